@@ -1,11 +1,14 @@
-"""Bounded parsing of TOML and JSON from untrusted files.
+"""Bounded parsing of TOML and JSON from untrusted files, and fingerprints of files.
 
 Both parsers recurse and accept integers of any length. The TOML parser takes time quadratic in the longest key.
 """
 
+import hashlib
 import json
+import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from io import BufferedReader
 from typing import Any
 
 MOST_TOML_BYTES = 16 << 10
@@ -16,6 +19,14 @@ DEEPEST = 32
 TOO_DEEP = f"nested more than {DEEPEST} deep"
 LARGEST = 1 << 128
 """Above any state, seed or count that earl writes; still finite as a float."""
+
+Fingerprints = Mapping[str, Mapping[str, str | int]]
+"""By a file's path inside of a folder."""
+
+
+def fingerprint(file: BufferedReader) -> dict[str, str | int]:
+    """SHA-256 and length of a file that is open at its start."""
+    return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": os.fstat(file.fileno()).st_size}
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

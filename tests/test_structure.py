@@ -19,7 +19,6 @@ ALONE = {
     "cli/completion.py": "imports what only a shell's completion needs, no command",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
     "earl/engine/opponent.py": "the registry of opponents imports it by its name, for torch",
-    "earl/engine/vllm/cpu_worker.py": "vLLM loads it by its name",
 }
 """Small modules with one importer, and why each is a file of its own."""
 

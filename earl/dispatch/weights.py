@@ -5,16 +5,19 @@ what all ranks together pack at a time. Where samplers are split, a message hold
 what all of them need. The same arithmetic regroups tensors for checkpoints.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, zip_longest
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.dispatch.transports.base import Bytes
-from earl.parallel.layout import Axis, Box, Layout
+from earl.parallel.layout import Axis, Box, Layout, whole
 
 PIECES = 8
 """A piece is at most this fraction of a bucket, so at most this fraction of a bucket stays empty."""
@@ -52,19 +55,19 @@ class WeightPlan:
     buckets: tuple[tuple[WeightPiece, ...], ...]
     readers: int = 1  # processes that one reader is split over
 
+    def needed(self, weight: int, reader: int) -> Box:
+        """The part of a tensor that a process of a reader needs; counted from 1."""
+        own = self.weights[weight]
+        if own.reader_axis is None or self.readers == 1:
+            return whole(own.shape)
+        return Layout(tp=self.readers, ep=self.readers).box(own.shape, own.reader_axis, reader - 1)
+
     def given_bytes(self) -> list[int]:
         """[ranks], what each gives."""
         given = [0] * self.layout.size
         for piece in chain(*self.buckets):
             given[piece.source] += piece.size
         return given
-
-    def taken_bytes(self) -> list[int]:
-        """[readers], what each process of a reader takes."""
-        taken = [0] * (self.readers + 1)
-        for piece in chain(*self.buckets):
-            taken[piece.reader] += piece.size
-        return [taken[0] + own for own in taken[1:]]
 
 
 def plan_weights(weights: Sequence[Weight], layout: Layout, bucket_bytes: int, readers: int = 1) -> WeightPlan:
@@ -85,6 +88,24 @@ def plan_weights(weights: Sequence[Weight], layout: Layout, bucket_bytes: int, r
             buckets[-1].append(piece)
             load += piece.size
     return WeightPlan(tuple(weights), layout, tuple(map(tuple, buckets)), readers)
+
+
+_plan = lru_cache(maxsize=4)(plan_weights)
+BUCKET_BYTES = 1 << 28  # what all ranks together pack at a time for a reader
+
+
+@dataclass(frozen=True, slots=True)
+class WeightManifest:
+    """What is needed to find a tensor in the ranks' messages; equal on every rank."""
+
+    weights: tuple[Weight, ...]
+    layout: Layout  # of the ranks
+    bucket_bytes: int = BUCKET_BYTES
+    readers: int = 1  # processes that a sampler is split over
+
+    @property
+    def plan(self) -> WeightPlan:
+        return _plan(self.weights, self.layout, self.bucket_bytes, self.readers)
 
 
 def holders(weight: Weight, layout: Layout) -> dict[Box, list[int]]:
@@ -161,3 +182,64 @@ def pack(plan: WeightPlan, rank: int, pieces: Sequence[WeightPiece], held: Mappi
         raw.view(weight.dtype).view(part.shape).copy_(part)
         begin += piece.size
     return message
+
+
+# Directly: in one exchange for each bucket, every rank sends every process of every reader its part of the bucket.
+
+
+def directed(bucket: Sequence[WeightPiece], source: int, reader: int) -> list[WeightPiece]:
+    """What a rank sends to one process of a reader, in order."""
+    return [piece for piece in bucket if piece.source == source and piece.reader in (0, reader)]
+
+
+@dataclass(frozen=True, slots=True)
+class SentWeights:
+    """Weights that the ranks send to all processes of `copies` samplers while these load them."""
+
+    manifest: WeightManifest
+    copies: int
+
+    @property
+    def processes(self) -> int:
+        return self.manifest.layout.size + self.copies * self.manifest.readers
+
+    def exchanges(self) -> Iterator[NDArray[np.int64]]:
+        """For each bucket [P, P], the bytes from each process to each: ranks, then the processes of each sampler."""
+        ranks, readers = self.manifest.layout.size, self.manifest.readers
+        for bucket in self.manifest.plan.buckets:
+            sizes = np.zeros((self.processes, self.processes), np.int64)
+            for piece in bucket:
+                first, step = (ranks + piece.reader - 1, readers) if piece.reader else (ranks, 1)
+                sizes[piece.source, first::step] += piece.size
+            yield sizes
+
+    def messages(self, rank: int, held: Mapping[str, Tensor]) -> Iterator[dict[int, Bytes]]:
+        """For each bucket, what a rank sends, by process."""
+        plan, first = self.manifest.plan, self.manifest.layout.size
+        for bucket in plan.buckets:
+            own = [directed(bucket, rank, reader) for reader in range(1, plan.readers + 1)]
+            packed = [pack(plan, rank, pieces, held) if pieces else None for pieces in own] * self.copies
+            yield {process: message for process, message in enumerate(packed, first) if message is not None}
+
+
+def assembled(plan: WeightPlan, reader: int, buckets: Iterable[Mapping[int, Bytes]]) -> Iterator[tuple[int, Tensor]]:
+    """The parts of tensors that a process of a reader needs (`WeightPlan.needed`), each with the tensor's number, once
+    all its pieces have come. buckets: what the process was sent in each exchange, by rank."""
+    parts: dict[int, Tensor] = {}
+    left: dict[int, int] = {}  # numbers of a part that are still to come
+    for bucket, messages in zip(plan.buckets, buckets, strict=True):
+        begins = Counter[int]()
+        for piece in bucket:
+            if piece.reader not in (0, reader):
+                continue
+            box, begin = plan.needed(piece.weight, reader), begins[piece.source]
+            if piece.weight not in parts:
+                parts[piece.weight] = torch.empty(box.shape, dtype=plan.weights[piece.weight].dtype)
+                left[piece.weight] = box.numbers
+            raw = torch.from_numpy(messages[piece.source][begin : begin + piece.size].copy())  # aligned
+            part = parts[piece.weight]
+            part[piece.box.inside(box)] = raw.view(part.dtype).view(piece.box.shape)
+            begins[piece.source] += piece.size
+            left[piece.weight] -= piece.box.numbers
+            if not left[piece.weight]:
+                yield piece.weight, parts.pop(piece.weight)

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from earl.documents import Fingerprints, fingerprint
 from earl.errors import EarlError
 from earl.parallel.layout import Box
 
@@ -112,7 +113,7 @@ class Stored:
         self.shapes: dict[str, tuple[int, ...]] = {}
         for own, prefix in ((folder, ""), *more):
             for path in sorted(own.glob("*.safetensors")):
-                for name, shape, part in _parts_of(path):
+                for name, shape, part in parts_of(path):
                     self._parts[prefix + name].append(part)
                     self.shapes[prefix + name] = shape
 
@@ -137,7 +138,7 @@ class Stored:
         return result
 
 
-def _parts_of(path: Path) -> Iterator[tuple[str, tuple[int, ...], StoredPart]]:
+def parts_of(path: Path) -> Iterator[tuple[str, tuple[int, ...], StoredPart]]:
     """The tensors of a file: name, shape of the whole, and the part that is here."""
     with _opened(path) as file:  # sees to it that the header is sound
         places = _places((file.metadata() or {}).get(PLACES, "{}"), path)
@@ -259,7 +260,7 @@ class TensorFile:
     those in host memory, if the learner goes on to use them (`shared`), when `keep` is called."""
 
     def __init__(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], shared: bool) -> None:
-        self._name, self._metadata = name, {**metadata}
+        self.name, self._metadata = name, {**metadata}
         self._shared = {name for name, tensor in tensors.items() if shared and tensor.device.type == "cpu"}
         self.tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
@@ -275,10 +276,13 @@ class TensorFile:
             self.tensors[name] = self.tensors[name].clone()
         self._shared.clear()
 
-    def write(self, folder: Path) -> None:
-        path = folder / self._name
+    def write(self, folder: Path) -> dict[str, str | int]:
+        """Returns the file's fingerprint."""
+        path = folder / self.name
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, path, metadata=self._metadata)
+        with path.open("rb") as file:
+            return fingerprint(file)
 
 
 class Snapshot:
@@ -299,12 +303,13 @@ class Snapshot:
             for file in self._files:
                 file.keep()
 
-    def __call__(self, folder: Path) -> None:
-        """Write into a folder, from any thread. Raises EarlError, before writing, when a number is not finite."""
+    def __call__(self, folder: Path) -> Fingerprints:
+        """Write into a folder, from any thread; returns the fingerprints of this process's files of tensors. Raises
+        EarlError, before writing, when a number is not finite."""
         with self._lock:
             for file in self._files:
                 for name, tensor in file.tensors.items():
                     check_finite(name, tensor, f"{folder} is not saved, earlier checkpoints stay: resume from them")
-            for file in self._files:
-                file.write(folder)
+            written = {file.name: file.write(folder) for file in self._files}
         self._describe(folder)
+        return written

@@ -17,6 +17,7 @@ from earl.algorithms.base import Algorithm, TokenInputs
 from earl.algorithms.loss import KlEstimator, aggregated, corrected, kl_to_reference
 from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import LearnerConfig
+from earl.documents import Fingerprints
 from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
 from earl.engine.model import Policy
@@ -162,10 +163,10 @@ class Learner:
         """The whole weights for the sampler, adapters merged; of sharded ranks, on the first one only."""
         return self.state.weights()
 
-    def snapshot(self) -> Callable[[Path], None]:
+    def snapshot(self) -> Callable[[Path], Fingerprints]:
         """A copy of all that `restore` needs, in host memory; every process takes part. Returns a function that writes
         it into a folder, from any thread and without the other processes: the policy as a Hugging Face folder, and the
-        rest beside it."""
+        rest beside it. See `Snapshot`."""
         return self.state.snapshot()
 
     def restore(self, folder: Path) -> None:

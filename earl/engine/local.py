@@ -286,6 +286,7 @@ class LocalSampler(Sampler):
             given = self._part(weights, name)
             assert tensor.shape == given.shape, f"{name!r} has the shape {(*tensor.shape,)}, not {(*given.shape,)}"
             tensor.copy_(given)
+        self.needed_bytes = sum(tensor.nbytes for tensor in tensors_once(self._model).values())
 
     def _part(self, weights: Mapping[str, Tensor], name: str) -> Tensor:
         return weights[name]

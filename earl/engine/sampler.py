@@ -82,6 +82,10 @@ def check(probe: Probe, measured: Sequence[float], tolerance: float, version: in
 class Sampler:
     """Token ids in, token ids and log-probs out. A subclass inherits methods that do nothing here."""
 
+    needed_bytes = 0  # of the weights that its processes compute with
+    received_bytes = 0
+    """What processes of its own, besides this one, read of the last weights, together."""
+
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         """One completion per prompt, in order."""
         raise NotImplementedError

@@ -159,9 +159,9 @@ def make_sampler(config: Config, policy: Policy, tp_group: TpGroup | None = None
     return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
 
 
-def split_of(sampler: Sampler) -> SplitSampler | None:
-    within = sampler.within if isinstance(sampler, Batcher) else sampler
-    return within if isinstance(within, SplitSampler) else None
+def within(sampler: Sampler) -> Sampler:
+    """The sampler that has the weights."""
+    return sampler.within if isinstance(sampler, Batcher) else sampler
 
 
 def processes_of(config: Config) -> int:

@@ -13,6 +13,7 @@ from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import AlgorithmConfig, Config, LearnerConfig
+from earl.documents import Fingerprints
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
 from earl.errors import OutOfMemory
@@ -142,8 +143,9 @@ class LearnerBackend(Protocol):
     def weights(self) -> Any:
         """The weights, in the form that the players of the same placement load."""
 
-    def snapshot(self) -> Callable[[Path], None]:
-        """Copy all that a run continues from; the result writes the copy into a folder, from any thread."""
+    def snapshot(self) -> Callable[[Path], Fingerprints]:
+        """Copy all that a run continues from; the result writes the copy into a folder, from any thread, and returns
+        fingerprints of large files, each made by the process that wrote it."""
 
     def restore(self, folder: Path) -> None:
         """Continue from a snapshot."""
@@ -268,14 +270,15 @@ class StepPipeline:
         players.relayout(copies, tp)
         self.sync(version)
 
-    def snapshot(self) -> Callable[[Path], None]:
+    def snapshot(self) -> Callable[[Path], Fingerprints]:
         """Copy all that a run continues from; the result writes it into a folder while the stages go on: the model as a
         Hugging Face folder, the learner's state, and groups played ahead."""
         learner, players = self.learner.snapshot(), self.players.snapshot()
 
-        def write(folder: Path) -> None:
-            learner(folder)
+        def write(folder: Path) -> Fingerprints:
+            written = learner(folder)
             players(folder)
+            return written
 
         return write
 

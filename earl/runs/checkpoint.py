@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from earl.documents import parse_json_object
+from earl.documents import Fingerprints, fingerprint, parse_json_object
 from earl.errors import EarlError
 from earl.runs import signing
 from earl.runs import storage as disk
@@ -44,7 +44,11 @@ class Damaged(EarlError):
         self.path, self.fault = path, fault
 
 
-def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[str, JSON]) -> Path:
+Write: TypeAlias = Callable[[Path], Fingerprints | None]
+"""Puts files into a folder; returns fingerprints of those that other processes have hashed."""
+
+
+def save(folder: Path, step: int, write: Write, state: Mapping[str, JSON]) -> Path:
     """Let `write` put files into a folder, then make it the checkpoint of `step` atomically. The caller holds the run's
     lock: leftovers of killed processes are removed. Raises EarlError when the disk refuses."""
     path = folder / step_name(step)
@@ -55,8 +59,8 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
         with disk.folder_below(folder.parent, folder) as inside:
             try:
                 os.mkdir(partial.name, dir_fd=inside)
-                write(partial)
-                _seal(partial, step, state)
+                hashed = write(partial) or {}
+                _seal(partial, step, state, hashed)
                 disk.remove(path.name, inside)
                 os.rename(partial.name, path.name, src_dir_fd=inside, dst_dir_fd=inside)
                 os.fsync(inside)
@@ -65,9 +69,10 @@ def save(folder: Path, step: int, write: Callable[[Path], None], state: Mapping[
     return path
 
 
-def _seal(folder: Path, step: int, state: Mapping[str, JSON]) -> None:
-    """Hash and sync the caller's files, then write state.json."""
-    files = {name: _fingerprint(folder, name) for name in _names(folder)}
+def _seal(folder: Path, step: int, state: Mapping[str, JSON], hashed: Fingerprints) -> None:
+    """Sync the caller's files, hash those that nobody has, then write state.json."""
+    _check_shared(folder, hashed)
+    files = {name: hashed.get(name) or _fingerprint(folder, name) for name in _names(folder)}
     assert STATE not in files, "state.json is written by save itself"
     document: dict[str, JSON] = {"format": FORMAT, "step": step, "state": state, "files": {**files}}
     signature = signing.signature(lambda: _statement(folder, step, document))
@@ -87,10 +92,21 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
-def _fingerprint(folder: Path, name: str) -> dict[str, JSON]:
+def _fingerprint(folder: Path, name: str) -> Mapping[str, JSON]:
     with disk.opened(folder.parent.parent, folder / name) as file:
-        size = os.fstat(file.fileno()).st_size
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": size}
+        return fingerprint(file)
+
+
+def _check_shared(folder: Path, hashed: Fingerprints) -> None:
+    """Raises EarlError when a file that another process has hashed is not here, or of another length."""
+    for name, expected in hashed.items():
+        path = folder / name
+        size = path.lstat().st_size if path.exists() else 0
+        if size != expected["bytes"]:
+            raise EarlError(
+                f"{path} has {size} bytes here, and {expected['bytes']} where it was written: a run's folder has to be "
+                "on storage that all its hosts share; move it there, and continue with --resume"
+            )
 
 
 def _digest_of(document: Mapping[str, JSON]) -> str:

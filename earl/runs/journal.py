@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from earl.matches import MatchResult
 from earl.runs import checkpoint, trajectories
+from earl.runs.checkpoint import Write
 from earl.runs.folder import RunFolder
 from earl.runs.store import RecordedDecision, Store
 from earl.trajectory import ContextTokens, Group, TrainingRecord
@@ -75,9 +75,7 @@ class Journal:
             if self._heard:
                 self._heard(step, kind, message)
 
-    def checkpoint(
-        self, step: int, snapshot: Callable[[], Callable[[Path], None]], state: Mapping[str, Any], best: int
-    ) -> None:
+    def checkpoint(self, step: int, snapshot: Callable[[], Write], state: Mapping[str, Any], best: int) -> None:
         """Start saving a checkpoint once the previous one is done; the last ones and the best are kept.
 
         `snapshot` copies the current state; its result writes the copy into a folder, in a thread of its own.
@@ -101,7 +99,7 @@ class Journal:
             for message in told:
                 self.event(whole.step if whole else 0, "damaged", message)
 
-    def _save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any], best: int) -> None:
+    def _save(self, step: int, write: Write, state: Mapping[str, Any], best: int) -> None:
         checkpoint.save(self._folder.checkpoints, step, write, state)
         checkpoint.prune(self._folder.checkpoints, KEPT_CHECKPOINTS, {best})
 

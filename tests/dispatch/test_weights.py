@@ -1,13 +1,24 @@
 """Whatever the layout: every number is given once, by a rank that has it, in buckets that are small and well filled."""
 
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from earl.dispatch.weights import PIECES, Weight, cut, holders, pack, plan_weights, regrouping
+from earl.dispatch.weights import (
+    PIECES,
+    SentWeights,
+    Weight,
+    WeightManifest,
+    assembled,
+    cut,
+    holders,
+    pack,
+    plan_weights,
+    regrouping,
+)
 from earl.parallel.layout import Box, Layout
 
 KINDS = (torch.float32, torch.bfloat16, torch.int8)
@@ -69,10 +80,12 @@ def test_every_number_is_given_once_bit_for_bit_by_a_rank_that_has_it(made):
 @given(plans())
 def test_a_process_of_a_split_reader_takes_its_part_and_nothing_else(made):
     plan, _ = made
-    for process, taken in enumerate(plan.taken_bytes()):
+    for process in range(plan.readers):
+        taken = 0
         came = {weight.name: np.zeros(weight.shape, bool) for weight in plan.weights}
         for piece in chain(*plan.buckets):
             if piece.reader in (0, process + 1):
+                taken += piece.size
                 came[plan.weights[piece.weight].name][piece.box.slices] = True
         for weight in plan.weights:
             needed = np.zeros(weight.shape, bool)
@@ -80,6 +93,29 @@ def test_a_process_of_a_split_reader_takes_its_part_and_nothing_else(made):
             needed[Layout(tp=plan.readers).box(weight.shape, axis, process).slices] = True
             assert (came[weight.name] == needed).all()
         assert taken == sum(int(came[weight.name].sum()) * weight.dtype.itemsize for weight in plan.weights)
+
+
+@settings(max_examples=200)
+@given(plans(), st.integers(1, 3))
+def test_sent_directly_each_process_of_each_reader_gets_its_parts_once(made, copies):
+    plan, bucket_bytes = made
+    told = SentWeights(WeightManifest(plan.weights, plan.layout, bucket_bytes, plan.readers), copies)
+    ranks, sizes = plan.layout.size, [*told.exchanges()]
+    given = [[*told.messages(rank, held(plan, rank))] for rank in range(ranks)]
+    for number, own in enumerate(sizes):
+        sent = {(rank, to): len(message) for rank in range(ranks) for to, message in given[rank][number].items()}
+        assert sent == {(rank, to): own[rank, to] for rank, to in np.argwhere(own).tolist()}, "ranks give"
+    for copy, reader in product(range(copies), range(1, plan.readers + 1)):
+        process = ranks + copy * plan.readers + reader - 1
+        buckets = [
+            {rank: given[rank][number][process] for rank in range(ranks) if process in given[rank][number]}
+            for number in range(len(plan.buckets))
+        ]
+        came = dict(assembled(plan, reader, buckets))
+        for number, weight in enumerate(plan.weights):
+            box = plan.needed(number, reader)
+            assert number in came if box.numbers else number not in came
+            assert not box.numbers or torch.equal(came[number], whole(weight)[box.slices])
 
 
 def test_numbers_are_cast_where_they_are_as_they_would_be_where_they_go():

@@ -64,8 +64,10 @@ def test_a_snapshot_in_host_memory_is_copied_when_the_learner_moves_on(small, tm
 
 def test_a_learner_waits_for_a_snapshot_that_is_being_written(small, tmp_path, monkeypatch):
     learner, begun, ended = learner_of(small()), Event(), Event()
-    snapshot = learner.snapshot()
-    monkeypatch.setattr(checkpoint_tensors, "save_file", lambda *_, **__: (begun.set(), ended.wait(10)))
+    snapshot, save = learner.snapshot(), checkpoint_tensors.save_file
+    monkeypatch.setattr(
+        checkpoint_tensors, "save_file", lambda *_, **told: (begun.set(), ended.wait(10), save(*_, **told))
+    )
     with ThreadPoolExecutor(2) as threads:
         writing = threads.submit(snapshot, tmp_path)
         assert begun.wait(10)

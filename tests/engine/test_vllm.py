@@ -5,16 +5,25 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import earl.agents.scripted.connect4  # noqa: F401  numba's library once kept vLLM from starting
 from earl.config import ModelConfig, SamplerConfig
-from earl.engine.model import Policy, character_tokenizer, make
+from earl.dispatch.transports.peers import join
+from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
+from earl.dispatch.weights import SentWeights, Weight, WeightManifest
+from earl.engine.local import split_axes
+from earl.engine.model import Policy, character_tokenizer, make, tensors_once
 from earl.engine.sampler import Probe, StaleWeights, check
+from earl.engine.vllm import device as vllm_device
+from earl.engine.vllm.device import Cpu
 from earl.errors import EarlError
+from earl.parallel.layout import Layout
 from earl.placement.ray.inventory import installed
 from earl.trajectory import Prompt
 
@@ -23,6 +32,8 @@ pytestmark = pytest.mark.skipif(not installed("vllm"), reason="vLLM is an extra"
 TOLERANCE = 1e-4
 CASES = {"untied": ("untied", 1), "tied": ("tied", 1), "tied-tp2": ("tied", 2)}
 """Untied weights over two processes are probed in `placement/test_vllm_placed.py`."""
+EVEN = {"even-tp2": ("even", 2)}
+"""128 words, which vLLM cuts as a plan does: 64 and 64. Of 106 it gives the first worker 64, a plan 53."""
 
 
 def policy_of(kind):
@@ -31,7 +42,8 @@ def policy_of(kind):
     else:
         shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
         heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-        config = Qwen2Config(vocab_size=106, tie_word_embeddings=True, **shape, **heads)
+        words = 128 if kind == "even" else 106
+        config = Qwen2Config(vocab_size=words, tie_word_embeddings=True, **shape, **heads)
         policy = Policy(Qwen2ForCausalLM(config), character_tokenizer())
     shake(policy, seed=2)
     return policy
@@ -51,7 +63,7 @@ def engine(request):
     """A policy with its sampler; tests of the same case share them, and one engine is there at a time."""
     from earl.engine.vllm.sampler import VllmSampler
 
-    kind, tp = CASES[request.param]
+    kind, tp = {**CASES, **EVEN}[request.param]
     policy = policy_of(kind)
     config = SamplerConfig(engine="vllm", tp=tp, kv_cache_gib=0.1)
     sampler = VllmSampler(policy, config, temperature=1.3, max_tokens=512)
@@ -90,6 +102,102 @@ def test_logprobs_are_the_learners_before_and_after_every_sync(engine, plain):
         shake(policy, seed=version)
         sampler.load(policy.model.state_dict(), version)
         assert_logprobs(plain, policy, prompts, sampler.generate(prompts), version)
+
+
+@pytest.mark.slow
+@cases(*CASES)
+def test_each_worker_reads_the_slices_of_its_own_rank_and_nothing_else(engine):
+    policy, sampler = engine
+    sampler.load(policy.model.state_dict(), sampler.version + 1)
+    # What tensor parallelism splits, all workers together read once; norms, each reads whole.
+    axes, tensors = split_axes(policy.model.config), tensors_once(policy.model)
+    tp = sampler._engine.vllm_config.parallel_config.tensor_parallel_size
+    needed = sum(tensor.nbytes * (1 if name in axes else tp) for name, tensor in tensors.items())
+    assert sampler.received_bytes == needed
+    # vLLM computes with 128 words in place of 106: 22 more rows of 64 numbers, once for each untied matrix.
+    padding = 22 * 64 * 4 * (1 if policy.model.config.tie_word_embeddings else 2)
+    assert sampler.needed_bytes == needed + padding
+
+
+def sending(policy, sampler, version):
+    """Send a policy's weights from two ranks, here threads, straight to an engine's workers."""
+    layout, config = Layout(2), sampler._engine.vllm_config.parallel_config
+    whole = tensors_once(policy.model)
+    boxes = [{name: layout.box(tensor.shape, None, rank) for name, tensor in whole.items()} for rank in range(2)]
+    weights = [
+        Weight(name, (*t.shape,), t.dtype, None, split_axes(policy.model.config).get(name)) for name, t in whole.items()
+    ]
+    sent = SentWeights(WeightManifest(tuple(weights), layout, 1 << 14, config.tensor_parallel_size), copies=1)
+    store, hosts = opened(Rendezvous("127.0.0.1")), np.zeros(sent.processes, np.int64)
+
+    def rank(number):
+        peers = join(reached(store.place), number, hosts, "127.0.0.1", 20.0)
+        held = {name: whole[name].detach()[box.slices] for name, box in boxes[number].items()}
+        try:
+            for messages, sizes in zip(sent.messages(number, held), sent.exchanges(), strict=True):
+                peers.exchange(messages, sizes)
+        finally:
+            peers.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        ranks = [threads.submit(rank, number) for number in range(2)]
+        sampler.join_weights(store.place, 2, hosts, "127.0.0.1", 20.0)
+        sampler.load(sent, version, Probe.of(policy.model))
+        for own in ranks:
+            own.result(30)
+    return len(sent.manifest.plan.buckets)
+
+
+@pytest.mark.slow
+@cases("even-tp2")
+def test_ranks_send_each_worker_its_slices_and_nothing_else(engine, plain):
+    policy, sampler = engine
+    prompts = prompts_of(6)
+    for version in (sampler.version + 1, sampler.version + 2):  # the workers leave the first group, and join another
+        shake(policy, seed=version)
+        assert sending(policy, sampler, version) > 3
+        assert sampler.received_bytes == sampler.needed_bytes > 0
+        assert_logprobs(plain, policy, prompts, sampler.generate(prompts), version)
+    sampler.load(policy.model.state_dict(), sampler.version + 1)
+    assert sampler.received_bytes == sampler.needed_bytes, "as many as out of files"
+
+
+@pytest.mark.slow
+@cases("tied-tp2")
+def test_an_engine_that_splits_otherwise_than_was_sent_refuses_and_reads_files_then(engine, plain):
+    policy, sampler = engine
+    with pytest.raises(EarlError, match=r"vLLM needs other parts of 'model\.embed_tokens\.weight' than were sent"):
+        sending(policy, sampler, sampler.version + 1)
+    sampler.load(policy.model.state_dict(), sampler.version + 1)
+    prompts = prompts_of(2)
+    assert_logprobs(plain, policy, prompts, sampler.generate(prompts), sampler.version)
+
+
+@pytest.mark.slow
+def test_weights_are_received_in_16_bits_where_an_engine_computes_in_them(monkeypatch):
+    from earl.engine.vllm import sampler as vllm_sampler
+
+    monkeypatch.setattr(vllm_sampler, "device", lambda: Cpu(tolerance=0.1, dtype=torch.bfloat16))
+    policy = policy_of("even")
+    sampler = vllm_sampler.VllmSampler(policy, SamplerConfig(engine="vllm", kv_cache_gib=0.1), 1.3, 512)
+    try:
+        needed = 2 * sum(tensor.numel() for tensor in tensors_once(policy.model).values())
+        assert sampler.received_bytes == sampler.needed_bytes == needed
+    finally:
+        sampler.close()
+
+
+@pytest.mark.slow
+@cases(*CASES)
+def test_slices_of_a_layer_that_is_not_whole_yet_outlast_their_file(engine, plain, monkeypatch):
+    policy, sampler = engine
+    monkeypatch.setattr(vllm_device, "CHUNK_BYTES", 1 << 10)  # vLLM lays a layer's weights out once all are there
+    shake(policy, seed=5)
+    before, version = sampler.received_bytes, sampler.version + 1
+    sampler.load(policy.model.state_dict(), version)
+    assert sampler.received_bytes == before, "each slice was read once"
+    prompts = prompts_of(6)
+    assert_logprobs(plain, policy, prompts, sampler.generate(prompts), version)
 
 
 @pytest.mark.slow
@@ -174,7 +282,7 @@ def test_weights_that_were_not_taken_are_caught(engine, monkeypatch):
     policy, sampler = engine
     version = sampler.version
     shake(policy, seed=91)
-    monkeypatch.setattr(type(sampler._device), "hand_over", lambda self, engine, weights: None)
+    monkeypatch.setattr(type(sampler._device), "hand_over", lambda self, engine, weights: 0)
     with pytest.raises(StaleWeights, match=r"log-prob -\d+\.\d+, the learner -\d+\.\d+"):
         sampler.load(policy.model.state_dict(), version + 1)
     assert sampler.version == version
@@ -193,7 +301,7 @@ def test_a_head_that_stayed_behind_is_caught(engine, monkeypatch):
     whole = type(sampler._device).hand_over
 
     def without_embeddings(self, engine, weights):
-        whole(self, engine, {name: tensor for name, tensor in weights.items() if "embed" not in name})
+        return whole(self, engine, {name: tensor for name, tensor in weights.items() if "embed" not in name})
 
     shake(policy, seed=92)
     weights = {name: t for name, t in policy.model.state_dict().items() if name != "lm_head.weight"}

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import distributed
 
 from earl.benchmarks.footprint import CASES, cases_of
@@ -197,39 +198,51 @@ class Recorder:
         self.calls.append(("wake_up", {}))
 
 
-def test_weights_go_to_vllms_workers_in_chunks_of_handles(monkeypatch):
-    # Fake tensors lie on GPUs that are not there; their handles are made up.
-    from torch._subclasses import FakeTensorMode
+class Workers(Recorder):
+    """Two workers of vLLM that read files whole; the second one has this much memory for them."""
 
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(vllm_device, "CHUNK_BYTES", 4 * 100)
-    monkeypatch.setattr(vllm_device, "_handles", lambda copies: {str(copy.device): copy.dtype for copy in copies})
-    engine = Recorder()
-    with FakeTensorMode():
-        weights = {name: torch.ones(size, 10) for name, size in (("a", 8), ("b", 2), ("c", 5))}
-        Gpu().hand_over(engine, weights)
-    names = [name for name, _ in engine.calls]
-    assert names == [
-        "init_weight_transfer_engine",
+    def __init__(self, memory=1 << 20):
+        super().__init__()
+        self.files, self._memory = [], memory
+
+    def collective_rpc(self, name, args=(), kwargs=None):
+        super().collective_rpc(name)
+        if name == "load_from":
+            self.files.append(load_file(*args))
+            self._memory -= sum(tensor.nbytes for tensor in self.files[-1].values())
+            fault = "no memory" if self._memory < 0 else ""
+            read_bytes = sum(tensor.nbytes for tensor in self.files[-1].values())
+            return [SimpleNamespace(result=read_bytes, fault=""), SimpleNamespace(result=read_bytes, fault=fault)]
+        return [None] * 2
+
+
+def test_workers_take_16_bits_out_of_files_within_a_session_of_vllms(monkeypatch):
+    monkeypatch.setattr(vllm_device, "CHUNK_BYTES", 140)
+    engine, numbers = Workers(), torch.randn(8, 10)
+    weights = {"a": numbers, "b": torch.ones(2, 10), "c": torch.ones(5, 10, dtype=torch.bfloat16)}
+    assert Gpu().hand_over(engine, weights) == 2 * 2 * 150
+    assert [name for name, _ in engine.calls] == [
         "start_weight_update",
-        *["update_weights"] * 2,
+        *["load_from"] * 2,
         "finish_weight_update",
     ]
-    updates = [told["update_info"] for name, told in engine.calls if name == "update_weights"]
-    assert [update["names"] for update in updates] == [["a", "b"], ["c"]]  # 320 + 80 bytes, then 200
-    assert updates[0]["shapes"] == [[8, 10], [2, 10]]
-    both = {"cuda:0": torch.bfloat16, "cuda:1": torch.bfloat16}
-    assert updates[0]["ipc_handles"] == [both, both]
+    assert [{*file} for file in engine.files] == [{"b", "c"}, {"a"}]  # 40 + 100 bytes, then 160
+    assert torch.equal(engine.files[1]["a"], numbers.bfloat16()) and engine.files[0]["c"].dtype == torch.bfloat16
+
+
+def test_a_session_ends_although_its_weights_did_not_come():
+    engine = Workers(memory=10)
+    with pytest.raises(EarlError, match="a worker of vLLM failed: no memory"):
+        Gpu().hand_over(engine, {"a": torch.ones(8)})
+    assert [name for name, _ in engine.calls] == ["start_weight_update", "load_from", "finish_weight_update"]
 
 
 def test_vllms_own_classes_take_what_they_are_told():
     pytest.importorskip("vllm", reason="vLLM is an extra")
-    from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferInitInfo, IPCWeightTransferUpdateInfo
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.worker.gpu_worker import Worker
 
-    IPCWeightTransferInitInfo(packed=False)
-    told = {"names": ["a"], "dtype_names": ["bfloat16"], "shapes": [[8]], "ipc_handles": [{"uuid": ()}]}
-    assert IPCWeightTransferUpdateInfo(**told).ipc_handles == [{"uuid": ()}]
+    assert Worker.start_weight_update and Worker.finish_weight_update
     arguments = EngineArgs(model="none", **Gpu().arguments(SamplerConfig(memory_share=0.5), 64))
     assert arguments.enable_sleep_mode and arguments.gpu_memory_utilization == 0.5
 

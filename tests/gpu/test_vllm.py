@@ -1,4 +1,4 @@
-"""vLLM on a GPU: start, weights over CUDA IPC, sleep and wake, tensor parallel."""
+"""vLLM on a GPU: start, weights by host memory, sleep and wake, tensor parallel."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_the_engine_starts_and_gives_the_models_log_probs(engine):
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda:0"])
-def test_new_weights_arrive_over_ipc(engine, place):
+def test_new_weights_arrive(engine, place):
     policy, sampler = engine
     shake(policy, seed=sampler.version + 7)
     version = sampler.version + 1
@@ -78,7 +78,7 @@ def test_new_weights_arrive_over_ipc(engine, place):
 def test_weights_that_did_not_arrive_are_noticed(engine, monkeypatch):
     policy, sampler = engine
     shake(policy, seed=91)
-    monkeypatch.setattr(Gpu, "hand_over", lambda self, engine, weights: None)
+    monkeypatch.setattr(Gpu, "hand_over", lambda self, engine, weights: 0)
     with pytest.raises(StaleWeights):
         sampler.load(policy.model.state_dict(), sampler.version + 1)
     monkeypatch.undo()

@@ -6,19 +6,22 @@ import torch
 
 from earl.dispatch.weights import Weight
 from earl.parallel.layout import Layout
-from earl.placement.ray.weight_sync import WeightManifest, WeightSource
+from earl.placement.ray.weight_sync import LoadedWeights, WeightManifest, WeightSource
 
 # 8 x 4 numbers of 4 bytes: 128 bytes; and a norm of 4 numbers: 16 bytes.
 WEIGHTS = (Weight("a", (8, 4), torch.float32, axis=0), Weight("norm", (4,), torch.float32))
 
 
-def metrics(layout, ranks, samplers):
-    return WeightSource(WeightManifest(WEIGHTS, layout, 1 << 16), (), ranks).metrics(samplers)
+def metrics(layout, ranks, samplers, loaded=()):
+    return WeightSource(WeightManifest(WEIGHTS, layout, 1 << 16), (), ranks).metrics(samplers, loaded)
 
 
 def test_on_one_host_nothing_crosses():
-    assert metrics(Layout(2), (0, 0), (0,)) == {
-        "weights/bytes": 144.0,
+    # A sampler over two processes, which need a half of `a` each, and the norm: 64 + 16 bytes.
+    loaded = [LoadedWeights(81, 80, ()), LoadedWeights(80, 80, ("said",))]
+    assert metrics(Layout(2), (0, 0), (0,), loaded) == {
+        "weights/received_bytes": 161.0,
+        "weights/needed_bytes": 160.0,
         "weights/bytes_across": 0.0,
         "weights/bytes_least": 0.0,
         "weights/ratio": 1.0,
@@ -26,9 +29,8 @@ def test_on_one_host_nothing_crosses():
 
 
 def test_a_byte_crosses_once_for_all_samplers_of_a_host():
-    # dp 2: each rank has one half, 72 bytes. The samplers' host has neither; both load 144 bytes.
+    # dp 2: each rank has one half, 72 bytes. The samplers' host has neither.
     found = metrics(Layout(2), (0, 1), (2, 2))
-    assert found["weights/bytes"] == 288.0
     assert found["weights/bytes_across"] == found["weights/bytes_least"] == 144.0
 
 

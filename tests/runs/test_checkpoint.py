@@ -42,6 +42,30 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     assert document["files"]["optimizer.safetensors"]["bytes"] == 256
 
 
+def test_files_that_their_writers_hashed_are_not_hashed_again(tmp_path: Path) -> None:
+    def write(folder: Path) -> dict[str, dict[str, str | int]]:
+        weights("abc")(folder)
+        return {"model/weights.safetensors": {"sha256": "of its writer", "bytes": 3}}
+
+    path = save(tmp_path, 10, write, {})
+    files = json.loads((path / "state.json").read_text())["files"]
+    assert files["model/weights.safetensors"] == {"sha256": "of its writer", "bytes": 3}
+    assert len(files["optimizer.safetensors"]["sha256"]) == 64
+    with pytest.raises(Damaged, match=r"weights.safetensors has changed"):  # what is read has to have the writer's hash
+        load(path)
+
+
+@pytest.mark.parametrize(("name", "said"), [("optimizer.safetensors", "has 256 bytes here"), ("else", "has 0 bytes")])
+def test_a_folder_that_another_host_does_not_share_is_no_checkpoint(tmp_path: Path, name: str, said: str) -> None:
+    def write(folder: Path) -> dict[str, dict[str, str | int]]:
+        weights("abc")(folder)
+        return {name: {"sha256": "of its writer", "bytes": 257}}
+
+    with pytest.raises(EarlError, match=f"{name} {said}.*, and 257 where it was written: .* all its hosts share"):
+        save(tmp_path, 10, write, {})
+    assert all_steps(tmp_path) == hidden(tmp_path) == []
+
+
 def test_the_latest_is_the_highest_step(tmp_path: Path) -> None:
     assert latest(tmp_path / "nowhere") is None
     assert latest(tmp_path) is None

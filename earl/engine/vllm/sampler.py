@@ -15,9 +15,10 @@ from typing import Any
 from torch import Tensor
 
 from earl.config import SamplerConfig
+from earl.dispatch.weights import SentWeights
 from earl.engine.model import Policy
 from earl.engine.sampler import Probe, Sampler, check
-from earl.engine.vllm.device import Cpu, Gpu, device, require_vllm
+from earl.engine.vllm.device import Cpu, Gpu, asked, device, require_vllm
 from earl.errors import EarlError, boundary
 from earl.seeds import derive
 from earl.trajectory import Completion, Prompt
@@ -79,13 +80,21 @@ class VllmSampler(Sampler):
         self._thread.submit(self._enter, replies)
         return [reply.done for reply in replies]
 
-    def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
+    def join_weights(self, *where: Any) -> None:
+        """Let every worker join the ranks that will send it weights; see `WeightLoader.join_weights`."""
+        self._exclusively(lambda engine: asked(engine, "join_weights", *where))
+
+    def load(self, weights: Mapping[str, Tensor] | SentWeights, version: int, probe: Probe | None = None) -> None:
         """Take new weights, and drop everything computed with the old ones; unfinished replies continue. probe: if
         absent, computed from `weights`. Raises StaleWeights when the engine does not compute with them."""
-        expected = probe or Probe.of(self._model, weights)
+        if probe is None:
+            assert not isinstance(weights, SentWeights), "who sends them has a probe"
+            probe = Probe.of(self._model, weights)
+        expected = probe
 
         def take(engine: Any) -> None:
-            self._device.hand_over(engine, weights)
+            self.received_bytes = self._device.hand_over(engine, weights)
+            self.needed_bytes = asked(engine, "weight_bytes")
             assert engine.reset_prefix_cache(), "nothing runs while weights are loaded"
             check(expected, _measured(engine, expected), self._device.tolerance, version)
             self.version = version
@@ -101,7 +110,7 @@ class VllmSampler(Sampler):
     def wake(self) -> None:
         self._exclusively(self._device.wake)
 
-    def _exclusively(self, work: Callable[[Any], None]) -> None:
+    def _exclusively(self, work: Callable[[Any], object]) -> None:
         """Run `work` on the engine while no request is in it; unfinished replies continue afterwards. They keep their
         sampled tokens, and are resubmitted with these. If `work` fails, the engine is unsound: current and later
         prompts fail alike until some `work` succeeds."""
@@ -201,6 +210,7 @@ def _closed(thread: ThreadPoolExecutor, engine: Any, replies: dict[str, SampledR
 
 def _engine(model: Any, config: SamplerConfig, where: Cpu | Gpu, max_tokens: int) -> Any:
     """An engine for the model's shape, with dummy weights."""
+    from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -221,6 +231,8 @@ def _engine(model: Any, config: SamplerConfig, where: Cpu | Gpu, max_tokens: int
             tensor_parallel_size=config.tp,
             max_model_len=max_tokens,
             disable_log_stats=True,
+            worker_extension_cls="earl.engine.vllm.worker.WeightLoader",
+            weight_transfer_config=WeightTransferConfig(backend="ipc"),  # for its sessions; nothing goes by IPC
             **where.arguments(config, max_tokens),
         )
         return LLMEngine.from_engine_args(arguments)

@@ -34,6 +34,7 @@ from earl.placement.ray.placement_spec import slots_of, spec_of
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, SamplerGroup
 from earl.placement.ray.row_exchange import RowDispatcher
+from earl.placement.ray.weight_sync import WeightSender
 from earl.rehearsal.owner import session_folder
 from earl.runs import checkpoint
 
@@ -191,8 +192,15 @@ class Coordinator:
             samplers = SamplerGroup(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
         if engine_of(self._config) == "vllm":
-            return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines)
+            return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, self._sender())
         return RolloutWorkers(self._workers, self._set_up_worker, self, self._split)
+
+    def _sender(self) -> WeightSender | None:
+        """Of weights to engines, where every process has a GPU of its own, and messages need no checksum."""
+        place = self._config.placement
+        if not self._gpus or self._spec.turns or place.checksums:
+            return None
+        return WeightSender(self._ranks, self._engine_tp, place.heartbeat_seconds)
 
     def _change_engines(self, copies: int, tp: int) -> None:
         """Start engines over `tp` devices from now on; see `EngineWorkers`. Raises EarlError unless they use all

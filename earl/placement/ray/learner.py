@@ -21,9 +21,12 @@ from torch import Tensor, distributed
 from earl.algorithms.base import Algorithm
 from earl.batch import Batch
 from earl.config import Config
-from earl.dispatch.rows import empty
+from earl.dispatch.rows import Numbers, empty
 from earl.dispatch.transports import objects
-from earl.dispatch.transports.rendezvous import Rendezvous
+from earl.dispatch.transports.peers import PeerTransport, join
+from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
+from earl.dispatch.weights import SentWeights, WeightManifest
+from earl.documents import Fingerprints
 from earl.engine.checkpoint_tensors import TensorPart, bundles
 from earl.engine.learner import Learner, Update
 from earl.engine.local import split_axes
@@ -35,8 +38,16 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
 from earl.placement.ray.actor_setup import Alive, Connections, begun, joined, losing_others, sharded_learner, stage
-from earl.placement.ray.row_exchange import CallResult, EpisodeTable, ExchangeMember, Manifest, RowDispatcher, traffic
-from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightManifest, WeightSource, manifest_of
+from earl.placement.ray.row_exchange import (
+    CallResult,
+    EpisodeTable,
+    ExchangeMember,
+    Manifest,
+    RowDispatcher,
+    told,
+    traffic,
+)
+from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSource, manifest_of
 from earl.recipe import build
 
 OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
@@ -100,13 +111,14 @@ class WeightServer(Alive):
 
     _learner: Learner
     _rank: int
+    _sending: PeerTransport | None = None
     _coarse: bool  # whether it computes in bfloat16
     _sent_as: torch.dtype  # that of the samplers
 
     @stage("weights")
     def weights(self, readers: int, tp: int, checksums: bool) -> tuple[WeightManifest, Probe]:
-        """Serve the present weights to `readers` processes; returns their manifest, and a probe. tp: processes of each
-        sampler; checksums: whether readers verify what they load."""
+        """Serve the present weights to `readers` processes; returns their manifest, and a probe. tp: processes that
+        each sampler's weights are split over; checksums: whether readers verify what they load."""
         state, held = self._learner.state, self._learner.state.held()
         tokens = probe_tokens(self._learner.vocab)
         logprobs = self._learner.logprobs(probe_rows(tokens), temperature=1.0)
@@ -131,6 +143,35 @@ class WeightServer(Alive):
     def leave_barrier(self, reader: str) -> None:
         self._barrier.leave(reader)
         self._buckets.leave()
+
+    # Sent straight to the workers of engines: see `WeightSender`.
+
+    def weights_address(self) -> Rendezvous:
+        self._weights_meet = opened(Rendezvous(ray.util.get_node_ip_address()))
+        return self._weights_meet.place
+
+    def join_weights(self, where: Rendezvous, process: int, hosts: Numbers, seconds: float) -> CallResult:
+        if self._sending:
+            self._sending.close()
+            self._sending = None
+
+        def joined() -> None:
+            self._sending_store, address = reached(where), ray.util.get_node_ip_address()
+            self._sending = join(self._sending_store, process, hosts, address, seconds, self._learner.scorer.device)
+
+        return told(joined)
+
+    @stage("weights")
+    def send_weights(self, sent: SentWeights) -> CallResult:
+        peers = self._sending
+        assert peers is not None, "all have joined"
+
+        def send() -> None:
+            held = {name: part.numbers for name, part in self._buckets.held().parts.items()}
+            for messages, sizes in zip(sent.messages(self._rank, held), sent.exchanges(), strict=True):
+                peers.exchange(messages, sizes)
+
+        return told(send)
 
 
 class LearnerActor(ExchangeMember, WeightServer):
@@ -203,14 +244,15 @@ class LearnerActor(ExchangeMember, WeightServer):
 
     @stage("snapshot")
     def snapshot(self) -> None:
-        self._write: Callable[[Path], None] | None = self._learner.snapshot()
+        self._write: Callable[[Path], Fingerprints] | None = self._learner.snapshot()
 
     @ray.method(concurrency_group="saving")  # type: ignore[untyped-decorator]
-    def save(self, folder: str) -> None:
-        """Write the snapshot, while the actor computes."""
+    def save(self, folder: str) -> Fingerprints:
+        """Write the snapshot and hash its files, while the actor computes."""
         assert self._write is not None, "a snapshot is written once"
-        self._write(Path(folder))
+        written = self._write(Path(folder))
         self._write = None
+        return written
 
     @stage("restoring")
     def restore(self, folder: str) -> None:
@@ -279,19 +321,19 @@ class LearnerGroup:
     def weights(self) -> tuple[WeightSource, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
         loading, checksums = self._dispatcher.workers.loading, self._dispatcher.settings.checksums
-        manifest, probe = self._all("weights", "weights", len(loading.group), loading.tp, checksums)[0]
+        manifest, probe = self._all("weights", "weights", len(loading.group), loading.parts, checksums)[0]
         members = self._group.members
         ranks, nodes = tuple(member.actor for member in members), tuple(member.node for member in members)
         return WeightSource(manifest, ranks, nodes, checksums), probe
 
-    def snapshot(self) -> Callable[[Path], None]:
-        """Let every rank copy its part; the result lets every rank write it, while they go on."""
+    def snapshot(self) -> Callable[[Path], Fingerprints]:
+        """Let every rank copy its part; the result lets every rank write and hash it, while they go on."""
         self._parts("snapshot", "snapshot")
         return self._save
 
-    def _save(self, folder: Path) -> None:
-        name = str(folder.resolve())
-        ask_all(self._group, "saving", method("save", name))
+    def _save(self, folder: Path) -> Fingerprints:
+        written: list[Fingerprints] = ask_all(self._group, "saving", method("save", str(folder.resolve())))
+        return {name: own for files in written for name, own in files.items()}
 
     def restore(self, folder: Path) -> None:
         self._parts("restoring", "restore", str(folder.resolve()))

@@ -13,12 +13,14 @@ from torch import Tensor
 from earl.agents.parser import parser
 from earl.algorithms.registry import algorithm
 from earl.config import Config
-from earl.dispatch.rows import Shard
+from earl.dispatch.rows import Numbers, Shard
 from earl.dispatch.transports import objects
-from earl.engine.local import Meeting
+from earl.dispatch.transports.rendezvous import Rendezvous
+from earl.dispatch.weights import SentWeights
+from earl.engine.local import Meeting, SplitSampler
 from earl.engine.model import Policy, meta_policy, tokenizer_of
 from earl.engine.sampler import Probe
-from earl.engine.samplers import Router, VersionsDiffer, make_sampler, split_of
+from earl.engine.samplers import Router, VersionsDiffer, make_sampler, within
 from earl.envs import registry
 from earl.errors import EarlError
 from earl.evaluation import Match
@@ -28,8 +30,8 @@ from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
 from earl.placement.ray.actor_setup import Alive, Connections, begun, joined_tp_group, losing_others, model_of, stage
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest
-from earl.placement.ray.weight_sync import WeightSource
+from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, told
+from earl.placement.ray.weight_sync import LoadedWeights, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.pack import learnable
@@ -134,18 +136,39 @@ class RolloutActor(EpisodePlayer):
         with Connections() as self._connections:
             tp_group = joined_tp_group(config, meeting, self._meets) if meeting else None
         sampler = make_sampler(config, policy, tp_group)
-        self._split = split_of(sampler)
+        self._split = own if isinstance(own := within(sampler), SplitSampler) else None
         self._fragment = self._kind(config, policy.tokenizer, sampler)
         self._episodes = EpisodeStore(learnable(config, algorithm(config.algorithm.name, **config.algorithm.options)))
 
     @stage("weights", alone=True)
-    def load(self, weights: WeightSource, probe: Probe, version: int) -> list[str]:
-        """Load weights; returns the messages that arrived damaged and were sent again. Raises StaleWeights when the
-        sampler does not compute with them, Corrupted when messages arrive damaged repeatedly."""
-        reader = weights.reader()
-        self._fragment.sampler.load(reader, version, probe)
+    def load(self, weights: WeightSource, probe: Probe, version: int) -> LoadedWeights:
+        """Load weights. Raises StaleWeights when the sampler does not compute with them, Corrupted when messages
+        arrive damaged repeatedly."""
+        reader, sampler = weights.reader(), self._fragment.sampler
+        sampler.load(reader, version, probe)
         self._episodes.drop(version)
-        return reader.damaged
+        own = within(sampler)
+        return LoadedWeights(max(reader.received_bytes, own.received_bytes), own.needed_bytes, tuple(reader.damaged))
+
+    def join_weights(self, where: Rendezvous, process: int, hosts: Numbers, seconds: float) -> CallResult:
+        """Let the engine's workers join the learner's ranks; see `WeightSender`."""
+        address = ray.util.get_node_ip_address()
+        return told(lambda: self._engine.join_weights(where, process, hosts, address, seconds))
+
+    @stage("weights")
+    def load_sent(self, sent: SentWeights, probe: Probe, version: int) -> CallResult:
+        """Load what the ranks send to the engine's workers."""
+
+        def load() -> LoadedWeights:
+            self._engine.load(sent, version, probe)
+            self._episodes.drop(version)
+            return LoadedWeights(self._engine.received_bytes, self._engine.needed_bytes, ())
+
+        return told(load)
+
+    @property
+    def _engine(self) -> Any:
+        return within(self._fragment.sampler)
 
     def rest(self) -> None:
         self._fragment.sampler.sleep()

@@ -21,8 +21,8 @@ from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
-from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable
-from earl.placement.ray.weight_sync import WeightSource
+from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable, ExchangeFailed
+from earl.placement.ray.weight_sync import LoadedWeights, WeightSender, WeightSource
 from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrajectorySummary
@@ -48,6 +48,11 @@ class SamplerGroup:
         return self.group.group_size
 
     @property
+    def parts(self) -> int:
+        """Processes that the weights of a copy are split over, on their way."""
+        return self.tp
+
+    @property
     def copies(self) -> int:
         return len(self.group) // self.tp
 
@@ -64,12 +69,15 @@ class SamplerGroup:
         """Load weights; the groups played so far have been learned from."""
         self._learned()
         source, probe = weights
-        call = method("load", source, probe, version)
-        self._told["weights"] = call
-        for damaged in self._each("weights", call).values():
-            for said in damaged or ():
-                self._owner.note("dispatch", f"{said}: sent again")
-        return source.metrics(tuple(member.node for member in self.members))
+        self._told["weights"] = call = method("load", source, probe, version)
+        loaded = self._sent(weights, version) or self._each("weights", call).values()
+        for said in chain.from_iterable(own.damaged for own in loaded):
+            self._owner.note("dispatch", f"{said}: sent again")
+        return source.metrics(tuple(member.node for member in self.members), loaded)
+
+    def _sent(self, weights: tuple[WeightSource, Probe], version: int) -> Sequence[LoadedWeights]:  # noqa: ARG002
+        """What each loaded of what the ranks sent it; empty where samplers read instead."""
+        return ()
 
     def relayout(self, copies: int, tp: int) -> None:
         """Regroup the same processes into copies split over `tp`; they have no weights until the next `load`. Raises
@@ -276,15 +284,38 @@ class Environments(RolloutWorkers):
 
 class EngineWorkers(RolloutWorkers):
     """Rollout fragments, each with an engine that holds a copy of the model. change: called with copies and devices per
-    copy before their actors start. Raises EarlError where impossible."""
+    copy before their actors start. Raises EarlError where impossible. sender: of weights to the engines' workers; None:
+    the actors read them."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, change: Callable[[int, int], None]) -> None:
-        self._change = change
+    def __init__(
+        self,
+        group: ActorGroup,
+        setup: Setup,
+        owner: ActorOwner,
+        change: Callable[[int, int], None],
+        sender: WeightSender | None,
+    ) -> None:
+        self._change, self._sender = change, sender
         super().__init__(group, setup, owner)
+
+    @property
+    def parts(self) -> int:
+        return self._sender.tp if self._sender else 1
+
+    def _sent(self, weights: tuple[WeightSource, Probe], version: int) -> Sequence[LoadedWeights]:
+        if not self._sender:
+            return ()
+        try:
+            return self._sender.send(self.group, weights, version)
+        except ExchangeFailed as error:
+            self._owner.note("dispatch", f"{error}: engines read the weights from object stores instead")
+            return ()
 
     def relayout(self, copies: int, tp: int) -> None:
         """Change to `copies` engines, each over `tp` devices; see `SamplerGroup.relayout`."""
         self._change(copies, tp)
+        if self._sender:
+            self._sender.tp = tp
         self.forget()
         self._owner.turn(self.group)
         if copies != len(self.group):

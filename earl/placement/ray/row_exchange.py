@@ -85,6 +85,14 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
+def told(work: Callable[[], Any]) -> CallResult:
+    """The result of work with other processes, or the fault."""
+    try:
+        return CallResult(result=work())
+    except (EarlError, RuntimeError) as error:
+        return CallResult(_line(error))
+
+
 LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 """Columns of sampled rows; their targets are the sampled tokens."""
 TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")

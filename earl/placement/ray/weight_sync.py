@@ -7,7 +7,7 @@ gives each, evenly spread. A host's store fetches an object once for all sampler
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -15,36 +15,24 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 import ray
 import torch
 from torch import Tensor
 
 from earl.dispatch.transports.base import CHECKSUM_BYTES, TRIES, Bytes, Corrupted, intact, seal
-from earl.dispatch.weights import Weight, WeightPiece, WeightPlan, holders, pack, plan_weights
+from earl.dispatch.weights import BUCKET_BYTES, SentWeights, Weight, WeightManifest, WeightPiece, holders, pack
+from earl.engine.sampler import Probe
 from earl.engine.train_state import HeldTensors
-from earl.parallel.layout import Axis, Box, Layout, whole
+from earl.parallel.layout import Axis, Box, whole
+from earl.placement.ray.actor_group import ActorGroup, Call, ask_all, method
 from earl.placement.ray.memory_budget import aside
+from earl.placement.ray.row_exchange import MESSAGE_HEARTBEATS, CallResult, ExchangeFailed, hosts_of
 
-BUCKET_BYTES = 1 << 28  # what all ranks together pack at a time for a reader
 SOON_SECONDS, LATER_SECONDS = 0.001, 0.05
 """Interval of asking whether a bucket may be read: at first, and at most."""
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
 Sender = tuple[int, int]  # a rank, and the process of a reader that its message is for: see `WeightPiece.reader`
-_plan = lru_cache(maxsize=4)(plan_weights)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightManifest:
-    """What is needed to find a tensor in the ranks' messages; equal on every rank."""
-
-    weights: tuple[Weight, ...]
-    layout: Layout  # of the ranks
-    bucket_bytes: int = BUCKET_BYTES
-    readers: int = 1  # processes that a sampler is split over
-
-    @property
-    def plan(self) -> WeightPlan:
-        return _plan(self.weights, self.layout, self.bucket_bytes, self.readers)
 
 
 def manifest_of(
@@ -63,6 +51,17 @@ def manifest_of(
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """What one actor of a sampler loaded."""
+
+    received_bytes: int
+    """By this process, or by the worker processes of its engine together, whichever is more."""
+    needed_bytes: int  # of the weights that these compute with
+    damaged: tuple[str, ...]
+    """Messages that arrived damaged and were sent again."""
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSource:
     """The ranks that have the weights; the first one runs the barrier."""
 
@@ -74,16 +73,17 @@ class WeightSource:
     def reader(self) -> "WeightReader":
         return WeightReader(self)
 
-    def metrics(self, samplers: tuple[str, ...]) -> dict[str, float]:
-        """Bytes that samplers load, those of them between hosts, their lower bound, and the ratio. A host's object
-        store fetches an object once, however many samplers are there. samplers: the node of each, that of all its
-        processes."""
+    def metrics(self, samplers: tuple[str, ...], loaded: Collection[LoadedWeights]) -> dict[str, float]:
+        """Bytes that samplers received and needed, those between hosts, their lower bound, and the ratio. A host's
+        object store fetches an object once, however many samplers are there. samplers: the node of each, that of all
+        its processes; loaded: by each of these."""
         by_rank = self.manifest.plan.given_bytes()
         ranks = [*zip(by_rank, self.nodes, strict=True)]
         across = sum(size for host in {*samplers} for size, own in ranks if own != host)
         bound = _least(self.manifest, self.nodes, samplers)
         return {
-            "weights/bytes": float(sum(self.manifest.plan.taken_bytes()) * len(samplers)),
+            "weights/received_bytes": float(sum(own.received_bytes for own in loaded)),
+            "weights/needed_bytes": float(sum(own.needed_bytes for own in loaded)),
             "weights/bytes_across": float(across),
             "weights/bytes_least": float(bound),
             "weights/ratio": across / bound if bound else 1.0,
@@ -266,3 +266,54 @@ class BucketBarrier:
     def leave(self, reader: str) -> None:
         if self._at.pop(reader, None) is not None:
             self._expected -= 1
+
+
+# Where learner and engines have GPUs of their own, ranks send the weights to the engines' worker processes themselves:
+# in one exchange a bucket, each worker gets its slices, and no object store, no file and no actor lies between.
+
+
+@dataclass(slots=True)
+class WeightSender:
+    """Sends weights from the learner's ranks to the workers of engines. All are one torch.distributed group, which is
+    kept, and remade when a member was replaced."""
+
+    ranks: ActorGroup
+    tp: int  # workers of an engine
+    heartbeat_seconds: float
+    _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
+
+    def send(self, engines: ActorGroup, weights: tuple[WeightSource, Probe], version: int) -> list[LoadedWeights]:
+        """Raises ExchangeFailed when an engine may not have them."""
+        group, first = self.ranks.joined(engines.members), len(self.ranks)
+        self._join(group)
+        source, probe = weights
+        sent = SentWeights(source.manifest, len(engines))
+
+        def call(actor: Any, number: int) -> Any:
+            return actor.send_weights.remote(sent) if number < first else actor.load_sent.remote(sent, probe, version)
+
+        return [own.result for own in self._together(group, call)[first:]]
+
+    def _join(self, group: ActorGroup) -> None:
+        present = [(member.node, member.process) for member in group.members]
+        if self._met == present:
+            return
+        [where] = ask_all(self.ranks, "weights", method("weights_address"), [0])
+        first, seconds = len(self.ranks), MESSAGE_HEARTBEATS * self.heartbeat_seconds
+        counts = [1 if number < first else self.tp for number in range(len(group))]
+        hosts = np.repeat(hosts_of(group.members), counts).astype(np.int64)
+        processes = np.cumsum([0, *counts]).tolist()
+        self._together(group, lambda actor, n: actor.join_weights.remote(where, processes[n], hosts, seconds))
+        self._met = present
+
+    def _together(self, group: ActorGroup, call: Call) -> list[CallResult]:
+        """Call all at once, since they wait for each other."""
+        met, self._met = self._met, ()  # after any failure, some may have left the group
+        answers = group.ask("weights", call, range(len(group)))
+        for number in answers.lost:  # closed connections release processes that wait for it
+            group.end(group.members[number])
+        results = [answers.results[number] for number in sorted(answers.results)]
+        if faults := [*answers.lost.values(), *sorted(own.fault for own in results if own.fault)]:
+            raise ExchangeFailed(f"{faults[0]} (during weights)")
+        self._met = met
+        return results

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from earl.benchmarks.layouts import free_port
 from earl.benchmarks.processes import run
 from earl.config import LearnerConfig, ModelConfig
+from earl.documents import fingerprint
 from earl.engine.checkpoint_tensors import STATE, Stored
 from earl.engine.heap import give_back
 from earl.engine.learner import Learner
@@ -69,7 +70,12 @@ def saved(model, mesh, folder):
     numbers = Numbered(model)
     learner = learner_of(model, mesh, numbers)
     learner.state.take(numbers)
-    learner.snapshot()(folder)
+    written = learner.snapshot()(folder)
+    for name, known in written.items():
+        with (folder / name).open("rb") as file:
+            assert fingerprint(file) == known
+    weights, state = f"model-{mesh.rank + 1:05}-of-{RANKS:05}.safetensors", f"rank-{mesh.rank:05}.safetensors"
+    assert [*written] == [f"{STATE}/{state}", weights], "each rank hashes what it wrote"
     return learner
 
 
