@@ -40,7 +40,7 @@ from transformers import AutoConfig
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import Config
-from earl.dispatch.weights import Weight, pack, plan_weights
+from earl.dispatch.weights import BUCKET_BYTES, Weight, pack, plan_weights
 from earl.engine.learner import Learner, RowShare, Update
 from earl.engine.model import CLOSED, Policy, meta_model
 from earl.engine.sharding.mesh import Mesh, mesh_of
@@ -243,8 +243,6 @@ def _group(func: Any, args: Any) -> Any:
 
 
 # The stages of a step, as a run's rank calls them (`earl/placement/ray/learner.py`).
-
-BUCKET_BYTES = 1 << 28  # of weights that all ranks pack at a time for samplers, as in a run
 
 
 class MadeUp:
