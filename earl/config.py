@@ -314,7 +314,10 @@ class OneEnvConfig(Section):
     """Options that grow with the run: what each is at the last step, from what `options` says at the first. Matches
     are played under `options`."""
     opponents: dict[str, Share] = Field({})
-    """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
+    """Opponent → share of the episodes; shares are relative. Empty in tool tasks. `self`: the policy has both seats of
+    a game, and learns from both."""
+    opening_plies: int = Field(0, ge=0, le=1000)
+    """Random moves that a board game of training begins with, at most; episodes of a group begin alike."""
     delay_seconds: float = Field(0.0, ge=0)
     """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
 

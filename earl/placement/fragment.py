@@ -24,12 +24,12 @@ from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
-from earl.config import Config
+from earl.config import Config, OneEnvConfig
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
-from earl.rollout.drivers import Greedy, demonstrate, play
+from earl.rollout.drivers import Greedy, Playable, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import Labels, contexts, num_rows, pack
@@ -166,6 +166,12 @@ def shown(config: Config, world: EpisodeFactory) -> Demonstrations:
     return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else ()
 
 
+def group_of(episodes: Sequence[Playable]) -> Group:
+    """The trajectories of a task's episodes, by seat where these have both."""
+    played = [trajectory for episode in episodes for trajectory in episode.trajectories()]
+    return Group(tuple(sorted(played, key=lambda trajectory: trajectory.task.seat)))
+
+
 class RolloutFragment:
     """Plays with one copy of the policy, or with several behind one `Sampler`."""
 
@@ -180,10 +186,11 @@ class RolloutFragment:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
         self.sampler.most_waves()  # forgets those of before
-        played = play(group_episodes(grown(self.world, self.config, step), tasks, size, seed), self.sampler)
+        episodes = group_episodes(grown(self.world, self.config, step), tasks, size, seed)
+        play(episodes, self.sampler)
         waves = self.sampler.most_waves()
         self.costs = {} if waves is None else {"sampler/waves": float(waves)}
-        return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
+        return [group_of(episodes[start : start + size]) for start in range(0, len(episodes), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
         """The teacher's rows for the tasks under a context limit of `limit`, or those of warm_start.data, and the task
@@ -216,6 +223,11 @@ def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
 
 
 def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
-    """The world with the options that hold at a step."""
+    """The world with the options that hold at a step of training."""
     share, envs = config.course(step), config.env.each
-    return world.changed(lambda own: replace(own, options=envs[own.env].options_at(share)))
+
+    def options(env: OneEnvConfig) -> dict[str, Any]:
+        opening = {"opening_plies": env.opening_plies} if env.opening_plies else {}
+        return {**env.options_at(share), **opening}
+
+    return world.changed(lambda own: replace(own, options=options(envs[own.env])))

@@ -22,7 +22,7 @@ from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
-from earl.rollout.pack import experiences, learned, length_penalised, trajectories_of, unlearned
+from earl.rollout.pack import by_seat, experiences, learned, length_penalised, trajectories_of, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
@@ -185,7 +185,7 @@ class StepPipeline:
         return Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
 
     def rollout(self, step: int) -> PlayedGroups:
-        return self.players.play(draw(self.config, step))
+        return by_seat(self.players.play(draw(self.config, step)))
 
     def dispatch(self, groups: PlayedGroups, step: int = 1) -> Any:
         """Dispatch the rows to learn from to the learner. step: RL steps, counted from 1."""
@@ -211,7 +211,7 @@ class StepPipeline:
     def recorded(self, groups: PlayedGroups, batch: Any) -> tuple[list[Group], list[TrainingRecord]]:
         """The step's groups with their tokens, and the training record of every trajectory, after the update. batch:
         from `prepare`; None: nothing was learned."""
-        whole = self.players.whole(groups)
+        whole = by_seat(self.players.whole(groups))
         if batch is None:
             return whole, unlearned(whole)
         return whole, experiences(whole, self.learned(whole), *self.learner.collected(batch))

@@ -16,12 +16,14 @@ from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
+from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, boundary
 from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import shown, world_of
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
+from earl.rollout.self_play import SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -120,7 +122,16 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
         if name == ANY and key == "evaluate.opponents":
             continue
         with setting(key):
-            player(name, env)
+            if name == SELF and key == "env.opponents":
+                check_shared(env)
+            else:
+                player(name, env)
+
+
+def check_shared(env: str) -> None:
+    """Raises EarlError for a game whose seats cannot both be played by policies."""
+    if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
+        raise EarlError(f"policies have both seats of earl's own board games, and {env} is none; name another opponent")
 
 
 def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
@@ -238,7 +249,7 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
     environment, and when not one prompt leaves room for a reply."""
     met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
     lengths, faults = [], []
-    for opponent in sorted("random" if name == ANY else name for name in met):
+    for opponent in sorted("random" if name == ANY or is_policy(name) else name for name in met):
         for seat in range(world.seats):
             for number in range(SEEDS if world.seats == 1 else 1):
                 seed = derive(EVALUATION, "preflight", number)

@@ -12,6 +12,7 @@ from earl.batch import Batch, Rows, offsets_of
 from earl.trajectory import FAULTS, Group, GroupOf, Played, TrainingRecord, Trajectory, TrajectorySummary, Turn
 
 P = TypeVar("P", bound=Played)
+G = TypeVar("G", bound=GroupOf[Any])
 
 Labels = Mapping[int, Sequence[int]]
 """Turn (by its index in the trajectory) → the tokens that a teacher would have written."""
@@ -48,6 +49,15 @@ def complete(
         reference=np.zeros(len(rows.tokens), np.float32) if reference is None else reference,
         returns=np.where(rows.value_mask, _spread(rows, returns), 0).astype(np.float32),
     )
+
+
+def by_seat(groups: Iterable[G]) -> list[G]:
+    """The groups, one for each seat of those that have both: only episodes of one seat start alike."""
+    return [
+        replace(group, trajectories=tuple(own))
+        for group in groups
+        for _, own in groupby(group.trajectories, key=lambda trajectory: trajectory.task.seat)
+    ]
 
 
 def num_rows(trajectory: Trajectory) -> int:
@@ -111,7 +121,6 @@ def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]
     return mask
 
 
-G = TypeVar("G", bound=GroupOf[Any])
 E = TypeVar("E", Trajectory, TrajectorySummary)
 
 

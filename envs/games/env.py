@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from earl.envs.base import Board, Info, TextEnv
+from earl.envs.base import OTHER_MOVES, Board, Info, TextEnv
 from earl.envs.games.base import Game, Player, State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
@@ -19,17 +19,27 @@ RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
 class BoardGameEnv(TextEnv):
     r"""A board game seen from one seat. An observation is the own mark, a space and the board, as in "X 123\n4X6\nO89".
 
-    The opponent answers within `step`; with seat 1 it also moves first, within `reset`. Only the last step has a
-    reward: 1 for a win, `draw_reward` for a draw, -1 for a loss.
+    The opponent answers within `step`; where it is to move first, also within `reset`. Only the last step has a reward:
+    1 for a win, `draw_reward` for a draw, -1 for a loss. A game begins after up to `opening_plies` random moves.
     """
 
-    def __init__(self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> None:
+    def __init__(
+        self,
+        game: Game,
+        seat: int = 0,
+        opponent: Player | None = None,
+        draw_reward: float = 0.0,
+        opening_plies: int = 0,
+    ) -> None:
         if seat not in (0, 1):
             raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")
+        if not 0 <= opening_plies <= game.max_plies - 2:
+            raise EarlError(f"opening_plies = {opening_plies} is not within 0 … {game.max_plies - 2} of {game.name}")
         self.game = game
         self.seat = seat
         self.opponent = opponent
         self.draw_reward = draw_reward
+        self.opening_plies = opening_plies
         self.instructions = game.instructions
         self.max_turns = (game.max_plies + 1) // 2
         self.state = State()
@@ -43,11 +53,10 @@ class BoardGameEnv(TextEnv):
             opponent_seed = int(self.np_random.integers(1 << 31))
         # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
         self._rng = Random(f"opponent {opponent_seed}")
-        self.state = State()
-        if self.seat == 1:
+        self.begin(opponent_seed if seed is None else seed)
+        if self.player != self.seat:
             self._opponent_moves()
-        self._legal = self.game.legal_actions(self.state)
-        return self._observation(), {"role": "user", "legal_actions": self._legal}
+        return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
@@ -57,13 +66,34 @@ class BoardGameEnv(TextEnv):
         if broken is not None:
             info: Info = {"role": "user", "legal_actions": self._legal, "illegal": broken}
             return broken, 0.0, False, False, info
-        self.state = self.game.play(self.state, self.game.actions.index(action))
-        if self.game.legal(self.state):
+        self.move(action)
+        if self._legal:
             self._opponent_moves()
-        self._legal = self.game.legal_actions(self.state)
+        return self.seen_by(self.seat)
+
+    @property
+    def player(self) -> int:
+        """The seat of the player to move."""
+        return self.state.player
+
+    @property
+    def over(self) -> bool:
+        return not self._legal
+
+    def begin(self, seed: int) -> None:
+        """Clear the board, and make the random moves of an opening."""
+        rng = Random(f"opening {seed}")
+        self._place(opening(self.game, rng.randint(0, self.opening_plies), rng))
+
+    def move(self, action: str) -> None:
+        """Make a legal move of the player to move."""
+        self._place(self.game.play(self.state, self.game.actions.index(action)))
+
+    def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
+        """What `step` returns from a seat."""
         if not self._legal:
-            return self._finish()
-        return self._observation(), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
+            return self._finish(seat)
+        return self._observation(seat), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
@@ -91,26 +121,67 @@ class BoardGameEnv(TextEnv):
             move = self._rng.choice(self.game.legal(self.state))
         else:
             move = self.opponent.move(self.game, self.state, self._rng)
-        self.state = self.game.play(self.state, move)
+        self._place(self.game.play(self.state, move))
 
-    def _finish(self) -> tuple[str, float, bool, bool, Info]:
+    def _place(self, state: State) -> None:
+        self.state, self._legal = state, self.game.legal_actions(state)
+
+    def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         winner = self.game.winner(self.state)
         if winner is None:
             outcome, reward = "draw", self.draw_reward
-        elif winner == self.seat:
+        elif winner == seat:
             outcome, reward = "win", WIN_REWARD
         else:
             outcome, reward = "loss", LOSS_REWARD
         info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
-        return f"{self._observation()}\n{RESULTS[outcome]}", reward, True, False, info
+        return f"{self._observation(seat)}\n{RESULTS[outcome]}", reward, True, False, info
 
-    def _observation(self) -> str:
-        return f"{self.game.marks[self.seat]} {self.game.render(self.state)}"
-
-
-def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward)
+    def _observation(self, seat: int) -> str:
+        return f"{self.game.marks[seat]} {self.game.render(self.state)}"
 
 
-def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)
+def opening(game: Game, plies: int, rng: Random) -> State:
+    """A position after random moves, from which the player to move cannot win at once: both seats have a turn."""
+    while True:
+        state = State()
+        while (legal := game.legal(state)) and plies > (state.first | state.second).bit_count():
+            state = game.play(state, rng.choice(legal))
+        if legal and not game.wins(state, state.player):
+            return state
+
+
+class SharedSeat(TextEnv):
+    """A seat of a game whose other seat is played elsewhere: `step` answers OTHER_MOVES, and the board's `seen_by` says
+    what followed once it is known. The board's own seat and opponent are not used."""
+
+    charges_truncation = False  # so ends a game that the other seat forfeits
+
+    def __init__(self, board: BoardGameEnv, seat: int) -> None:
+        self.board, self.seat = board, seat
+        self.instructions, self.max_turns = board.instructions, board.max_turns
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        """What this seat sees of the game as it stands."""
+        del seed, options
+        observation, *_, info = self.board.seen_by(self.seat)
+        return observation, info
+
+    def step(self, action: str) -> Any:
+        self.board.move(action)
+        return OTHER_MOVES
+
+    def rule(self, action: str) -> str | None:
+        return self.board.rule(action)
+
+
+def tictactoe(
+    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, opening_plies: int = 0
+) -> BoardGameEnv:
+    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward, opening_plies)
+
+
+def connect4(
+    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, opening_plies: int = 0
+) -> BoardGameEnv:
+    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward, opening_plies)
