@@ -37,9 +37,10 @@ class TokenInputs:
 
 class Algorithm(Protocol):
     needs_values: bool  # whether a value head is trained and its values are given to `advantages`
+    needs_baselines: bool  # whether `advantages` is given the running mean return of each role in place of values
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
-        """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn."""
+        """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn, or baselines."""
 
     def loss(self, inputs: TokenInputs, config: AlgorithmConfig) -> tuple[Tensor, Stats]:
         """The policy loss summed over tokens, and its statistics. The learner adds entropy and KL."""

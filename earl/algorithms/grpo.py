@@ -15,6 +15,7 @@ class GRPO:
     """A_i = (R_i - mean(R)) / (std(R) + ε) over the group (section 4.1.2), the clipped surrogate per token."""
 
     needs_values = False
+    needs_baselines = False
     loss = staticmethod(clipped_surrogate)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:

@@ -13,6 +13,7 @@ class Imitation:
     """-log π(label), summed over tokens."""
 
     needs_values = False
+    needs_baselines = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:
         return Advantages(np.ones_like(values), np.zeros_like(values))

@@ -29,6 +29,7 @@ class PPO:
     """Turn-level GAE, normalised over the batch; returns = advantages + values before normalising."""
 
     needs_values = True
+    needs_baselines = False
     loss = staticmethod(clipped_surrogate)  # the learner adds the value loss
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:

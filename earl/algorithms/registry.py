@@ -3,6 +3,7 @@
 from earl.algorithms.base import Algorithm
 from earl.algorithms.grpo import GRPO
 from earl.algorithms.ppo import PPO
+from earl.algorithms.rae import RAE
 from earl.algorithms.reinforce_pp import ReinforcePlusPlus
 from earl.algorithms.rloo import RLOO
 from earl.errors import unknown
@@ -12,6 +13,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "rloo": RLOO,
     "reinforce++": ReinforcePlusPlus,
     "ppo": PPO,
+    "rae": RAE,
 }
 
 

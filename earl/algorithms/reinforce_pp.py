@@ -15,6 +15,7 @@ class ReinforcePlusPlus:
     """A_i = R_i - mean(R of the group), then normalised over all episodes of the batch."""
 
     needs_values = False
+    needs_baselines = False
     loss = staticmethod(clipped_surrogate)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:

@@ -13,6 +13,7 @@ class RLOO:
     """A_i = R_i - mean of the other R_j (equation 9 there), not normalised; REINFORCE without clipping."""
 
     needs_values = False
+    needs_baselines = False
     loss = staticmethod(importance_weighted)
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32], config: AlgorithmConfig) -> Advantages:

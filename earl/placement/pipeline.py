@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
 from earl.algorithms.imitation import Imitation
+from earl.algorithms.rae import NO_BASELINES, Baselines, baselines_after, turn_baselines
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import AlgorithmConfig, Config, LearnerConfig
@@ -22,6 +23,7 @@ from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
+from earl.rollout.opponents import EMPTY, OpponentPool
 from earl.rollout.pack import by_seat, experiences, learned, length_penalised, trajectories_of, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
@@ -184,25 +186,35 @@ class StepPipeline:
         rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
         return Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
 
-    def rollout(self, step: int) -> PlayedGroups:
-        return by_seat(self.players.play(draw(self.config, step)))
+    def rollout(self, step: int, pool: OpponentPool = EMPTY) -> PlayedGroups:
+        return by_seat(self.players.play(draw(self.config, step, pool)))
 
     def dispatch(self, groups: PlayedGroups, step: int = 1) -> Any:
         """Dispatch the rows to learn from to the learner. step: RL steps, counted from 1."""
         update = self._update(step)
         return self.learner.take(self.players.rows(self.learned(groups)), update.seed, update.minibatches)
 
-    def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
+    def prepare(self, groups: PlayedGroups, rows: Any, baselines: Baselines = NO_BASELINES) -> Any:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
-        `recorded`. rows: the dispatched rows of the groups."""
-        kept = length_penalised(self.learned(groups), self.config.context.length_penalty)
+        `recorded`. rows: the dispatched rows of the groups; baselines: of their roles, before the step."""
+        kept = self._charged(groups)
         values = np.zeros(sum(trajectory.num_values for trajectory in trajectories_of(kept)), np.float32)
         if self.algorithm.needs_values:
             turns, estimates = self.learner.turn_values(rows)
             values[turns] = estimates
+        elif self.algorithm.needs_baselines:
+            values = turn_baselines(baselines, kept)
         advantages = self.algorithm.advantages(kept, values, self.config.algorithm)
         reference = bool(self.config.algorithm.kl)
         return self.learner.complete(rows, advantages.turns, advantages.returns, reference)
+
+    def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:
+        """The roles' baselines for the step that follows."""
+        return baselines_after(baselines, self._charged(groups)) if self.algorithm.needs_baselines else {}
+
+    def _charged(self, groups: PlayedGroups) -> PlayedGroups:
+        """What is learned from, with the returns as they are learned."""
+        return length_penalised(self.learned(groups), self.config.context.length_penalty)
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """The groups, without trajectories that the recipe does not learn from."""

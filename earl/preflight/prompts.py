@@ -20,10 +20,10 @@ from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, boundary
 from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
-from earl.placement.fragment import shown, world_of
+from earl.placement.fragment import loaded, shown, world_of
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
-from earl.rollout.self_play import SELF, is_policy
+from earl.rollout.self_play import PAST, RUN, SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -122,16 +122,20 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
         if name == ANY and key == "evaluate.opponents":
             continue
         with setting(key):
-            if name == SELF and key == "env.opponents":
-                check_shared(env)
+            if is_policy(name):
+                _check_policy(key, name, env)
             else:
                 player(name, env)
 
 
-def check_shared(env: str) -> None:
-    """Raises EarlError for a game whose seats cannot both be played by policies."""
+def _check_policy(key: str, name: str, env: str) -> None:
+    """Raises EarlError for a game whose seats policies cannot have, and for a checkpoint that is not here."""
     if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
-        raise EarlError(f"policies have both seats of earl's own board games, and {env} is none; name another opponent")
+        raise EarlError(f"opponent {name!r} plays earl's own board games, and {env} is none; name another one")
+    if name.startswith(RUN):
+        loaded(name)
+    if key == "warm_start.opponents" or (key != "env.opponents" and name in (SELF, PAST)):
+        raise EarlError(f"opponent {name!r} is met in training alone; name another one")
 
 
 def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:

@@ -6,6 +6,8 @@ Each seat is an `Episode` of its own, with its own context, over one board. To a
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
 
 from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.rollout.episode import Episode
@@ -17,8 +19,27 @@ RUN = "run:"
 """Begins the names of opponents that are checkpoints, such as run:tictactoe-1@200."""
 
 
+PAST = "past"
+"""The opponent that stands for a pool of the run's own checkpoints, see `earl.rollout.opponents`."""
+
+
 def is_policy(opponent: str) -> bool:
-    return opponent == SELF or opponent.startswith(RUN)
+    return opponent in (SELF, PAST) or opponent.startswith(RUN)
+
+
+@dataclass(slots=True)
+class LateSeat:
+    """The seat whose first `left` moves are random: its episode begins after them, and so holds no move of another."""
+
+    seat: int
+    left: int
+    rng: Random
+
+    def move(self, board: BoardGameEnv) -> None:
+        """Make its moves while it is to move, as far as they are random."""
+        while board.player == self.seat and self.left and not board.over:
+            board.move(self.rng.choice(board.legal))
+            self.left -= 1
 
 
 class PairedEpisodes:
@@ -27,10 +48,10 @@ class PairedEpisodes:
     A seat that forfeits ends the game; the other one is not charged then, and not rewarded.
     """
 
-    def __init__(self, board: BoardGameEnv, seed: int, make: Callable[[SharedSeat], Episode]) -> None:
-        self._board, self._make = board, make
+    def __init__(self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: LateSeat) -> None:
+        self._board, self._make, self._late = board, make, late
         self._seats: dict[int, Episode] = {}
-        self._board.begin(seed)
+        self._board.begin()
         self._next_turn()
 
     @property
@@ -62,6 +83,7 @@ class PairedEpisodes:
 
     def _next_turn(self) -> None:
         """Answer who is to move now, or at the end of the game both."""
+        self._late.move(self._board)
         seat = self._board.player
         if self._board.over:
             for own, episode in self._seats.items():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
+from random import Random
 from typing import Any, cast
 
 from earl.agents.chat import Chat
@@ -15,7 +16,8 @@ from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError, boundary
 from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
-from earl.rollout.self_play import SELF, PairedEpisodes, is_policy
+from earl.rollout.opponents import EMPTY, OpponentPool
+from earl.rollout.self_play import SELF, LateSeat, PairedEpisodes, is_policy
 from earl.seeds import derive
 from earl.trajectory import Task
 
@@ -36,6 +38,7 @@ class EpisodeFactory:
     delay_seconds: float = 0.0  # median of simulated waits before the environment's answers
     isolation: Isolation | None = None  # environments in processes of their own
     others: "Mapping[str, EpisodeFactory]" = field(default_factory=dict)
+    random_replies: int = 0  # of one seat against SELF, at most
     checkpoints: "Callable[[str], EpisodeFactory] | None" = None  # how an opponent's checkpoint plays, by its name
 
     @property
@@ -66,7 +69,9 @@ class EpisodeFactory:
         world = self.of(task.env)
         board = registry.make(task.env, **world.options)
         assert isinstance(board, BoardGameEnv), "preflight has checked it"
-        return PairedEpisodes(board, task.seed, partial(self._seat, task, seed, session))
+        late = Random(f"late {task.seed}").randint(0, world.random_replies) if task.opponent == SELF else 0
+        late_moves = LateSeat(1 - task.seat, late, Random(f"opponent {seed}"))
+        return PairedEpisodes(board, partial(self._seat, task, seed, session), late_moves)
 
     def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""
@@ -104,19 +109,20 @@ class Draw:
     seed: int  # seeds the episodes, see `episode_seed`
 
 
-def draw(config: Config, step: int) -> Draw:
-    """The tasks of a step. They depend on the recipe and the step only, so that they are known ahead of time."""
+def draw(config: Config, step: int, pool: OpponentPool = EMPTY) -> Draw:
+    """The tasks of a step. Where opponents do not depend on the run's course, they follow from recipe and step alone,
+    and so are known ahead of time."""
     seed = derive(config.run.seed, "rollout", step)
-    return Draw(step, draw_tasks(opponents(config), config.rollout.prompts, seed), seed)
+    return Draw(step, draw_tasks(opponents(config, pool), config.rollout.prompts, seed), seed)
 
 
-def opponents(config: Config, taught: bool = False) -> dict[str, dict[str, float]]:
+def opponents(config: Config, pool: OpponentPool = EMPTY, taught: bool = False) -> dict[str, dict[str, float]]:
     """Environment → opponent → share of the groups; "" where a task has none. `taught`: those of the warm start, which
     are scripted: random where [env] names policies alone."""
     shares = [1.0, *(other.share for other in config.env.others)]
     found = {}
     for share, one in zip(shares, config.each_env(), strict=True):
-        met = one.env.opponents or {"": 1.0}
+        met = pool.shares(one.env) or {"": 1.0}
         if taught:
             scripted = {name: part for name, part in met.items() if not is_policy(name)}
             met = one.warm_start.opponents or scripted or {"random": 1.0}
@@ -131,11 +137,10 @@ def draw_tasks(opponents: Mapping[str, Mapping[str, float]], count: int, seed: i
     opponent × seat laid end to end by their shares. Over many steps every cell gets exactly its share.
     """
     cells = [
-        (env, name, seat, share / seats)
+        (env, name, seat, share / registry.seats(env))
         for env, met in opponents.items()
         for name, share in met.items()
-        for seats in [1 if name == SELF else registry.seats(env)]
-        for seat in range(seats)
+        for seat in range(registry.seats(env))
     ]
     ends = [*accumulate(share for *_, share in cells)]
     offset = derive(seed, "offset") / 2**63

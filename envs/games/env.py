@@ -19,27 +19,17 @@ RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
 class BoardGameEnv(TextEnv):
     r"""A board game seen from one seat. An observation is the own mark, a space and the board, as in "X 123\n4X6\nO89".
 
-    The opponent answers within `step`; where it is to move first, also within `reset`. Only the last step has a reward:
-    1 for a win, `draw_reward` for a draw, -1 for a loss. A game begins after up to `opening_plies` random moves.
+    The opponent answers within `step`; with seat 1 it also moves first, within `reset`. Only the last step has a
+    reward: 1 for a win, `draw_reward` for a draw, -1 for a loss.
     """
 
-    def __init__(
-        self,
-        game: Game,
-        seat: int = 0,
-        opponent: Player | None = None,
-        draw_reward: float = 0.0,
-        opening_plies: int = 0,
-    ) -> None:
+    def __init__(self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> None:
         if seat not in (0, 1):
             raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")
-        if not 0 <= opening_plies <= game.max_plies - 2:
-            raise EarlError(f"opening_plies = {opening_plies} is not within 0 … {game.max_plies - 2} of {game.name}")
         self.game = game
         self.seat = seat
         self.opponent = opponent
         self.draw_reward = draw_reward
-        self.opening_plies = opening_plies
         self.instructions = game.instructions
         self.max_turns = (game.max_plies + 1) // 2
         self.state = State()
@@ -53,8 +43,8 @@ class BoardGameEnv(TextEnv):
             opponent_seed = int(self.np_random.integers(1 << 31))
         # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
         self._rng = Random(f"opponent {opponent_seed}")
-        self.begin(opponent_seed if seed is None else seed)
-        if self.player != self.seat:
+        self.begin()
+        if self.seat == 1:
             self._opponent_moves()
         return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
 
@@ -80,10 +70,14 @@ class BoardGameEnv(TextEnv):
     def over(self) -> bool:
         return not self._legal
 
-    def begin(self, seed: int) -> None:
-        """Clear the board, and make the random moves of an opening."""
-        rng = Random(f"opening {seed}")
-        self._place(opening(self.game, rng.randint(0, self.opening_plies), rng))
+    @property
+    def legal(self) -> tuple[str, ...]:
+        """The legal actions of the player to move."""
+        return self._legal
+
+    def begin(self) -> None:
+        """Clear the board."""
+        self._place(State())
 
     def move(self, action: str) -> None:
         """Make a legal move of the player to move."""
@@ -141,16 +135,6 @@ class BoardGameEnv(TextEnv):
         return f"{self.game.marks[seat]} {self.game.render(self.state)}"
 
 
-def opening(game: Game, plies: int, rng: Random) -> State:
-    """A position after random moves, from which the player to move cannot win at once: both seats have a turn."""
-    while True:
-        state = State()
-        while (legal := game.legal(state)) and plies > (state.first | state.second).bit_count():
-            state = game.play(state, rng.choice(legal))
-        if legal and not game.wins(state, state.player):
-            return state
-
-
 class SharedSeat(TextEnv):
     """A seat of a game whose other seat is played elsewhere: `step` answers OTHER_MOVES, and the board's `seen_by` says
     what followed once it is known. The board's own seat and opponent are not used."""
@@ -175,13 +159,9 @@ class SharedSeat(TextEnv):
         return self.board.rule(action)
 
 
-def tictactoe(
-    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, opening_plies: int = 0
-) -> BoardGameEnv:
-    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward, opening_plies)
+def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
+    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward)
 
 
-def connect4(
-    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, opening_plies: int = 0
-) -> BoardGameEnv:
-    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward, opening_plies)
+def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
+    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)
