@@ -23,8 +23,7 @@ from earl.engine.samplers import choose, longest_context
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
-from earl.rollout.drivers import Completes, play
-from earl.rollout.episode import Episode
+from earl.rollout.drivers import Completes, Playable, play
 from earl.rollout.tasks import draw_tasks, group_episodes, opponents
 from earl.runs.journal import Clock
 from earl.seeds import derive
@@ -113,7 +112,7 @@ def warmed(config: Config, policy: Policy) -> StepPipeline:
     return pipeline
 
 
-def episodes_of(pipeline: StepPipeline, count: int, number: int) -> list[Episode]:
+def episodes_of(pipeline: StepPipeline, count: int, number: int) -> list[Playable]:
     """New games; `number` selects their seed."""
     seed = derive("benchmark", number)
     tasks = draw_tasks(opponents(pipeline.config), count, seed)

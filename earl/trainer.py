@@ -158,9 +158,9 @@ def _restore_best(run: OpenRun, progress: Progress) -> Checkpoint:
 
 
 def _finish(run: OpenRun, progress: Progress) -> None:
-    placement, step = run.pipeline, progress.best_step
+    pipeline, step = run.pipeline, progress.best_step
     best = _restore_best(run, progress)
-    placement.limit(context_limit(best) or progress.context.limit)
+    pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
     results = _evaluated(run, progress.step, run.config.evaluate.final_episodes)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)

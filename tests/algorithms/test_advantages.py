@@ -9,6 +9,7 @@ import pytest
 from earl.algorithms.base import per_turn
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.ppo import turn_level_gae
+from earl.algorithms.rae import baselines_after, turn_baselines
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.config import AlgorithmConfig
 from earl.errors import EarlError
@@ -162,3 +163,14 @@ def test_per_turn_repeats_an_episodes_number(group):
 def test_an_unknown_algorithm_is_refused_with_the_nearest():
     with pytest.raises(EarlError, match="did you mean 'grpo'"):
         algorithm("gpro")
+
+
+def test_role_conditioned_advantages_by_hand(group):
+    # Returns 1 and 0 in one role. b = 0.2 before the step: A = 0.8 and -0.2, the second for both of its turns.
+    groups = [group([1.0], [0.0, 0.0])]
+    values = turn_baselines({"made-up  0": 0.2}, groups)
+    assert advantages("rae", groups, values).turns.tolist() == pytest.approx([0.8, -0.2, -0.2])
+    # Then b = 0.95·0.2 + 0.05·1 = 0.24, and 0.95·0.24 + 0.05·0 = 0.228; another role keeps its own.
+    assert baselines_after({"made-up  0": 0.2, "other  1": 0.5}, groups) == pytest.approx(
+        {"made-up  0": 0.228, "other  1": 0.5}
+    )

@@ -89,7 +89,8 @@ def test_a_refused_reply_is_asked_again_of_the_same_seat(world, seats):
 def test_a_context_that_is_full_ends_the_game_for_both(world, seats):
     # "(O X23\n456\n789$[" are 16 tokens, a reply 2; the next round takes 16 more.
     x, o = both(world(context_limit=30), seats("12", "4"))
-    assert {x.stop, o.stop} == {StopReason.CONTEXT_LIMIT, StopReason.ENV_TRUNCATED}
+    assert (x.stop, x.reward) == (StopReason.CONTEXT_LIMIT, -1)
+    assert (o.stop, o.reward) == (StopReason.TURN_LIMIT, 0)  # there is no room for what a value would be read from
 
 
 def test_a_group_of_games_is_a_group_for_each_seat(world, script):
