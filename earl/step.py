@@ -181,7 +181,7 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
             + "; a new model that has imitated nothing writes at random: give the environment a random_action, or name "
             "chats in warm_start.data, and set warm_start.steps" * new
         )
-    if metrics["zero_variance_groups"] == 1 and config.algorithm.name != "ppo":
+    if metrics["zero_variance_groups"] == 1 and config.algorithm.name not in ("ppo", "rae"):
         return (
             f"within every group all episodes earned the same ({reward} on average), so every advantage is 0: the task "
             "is too easy or too hard as it stands; change opponents or options of [env], or set algorithm.name to 'ppo'"

@@ -57,6 +57,7 @@ def check_world(config: Config) -> None:
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
         _check_options(env, config.env.options, isolation(config.env))
     _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
+    _check_known_ahead(config)
     _check_met("warm_start.opponents", config.warm_start.opponents, env)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
     if config.warm_start.steps and not config.warm_start.data:
@@ -128,6 +129,16 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
                 player(name, env)
 
 
+def _check_known_ahead(config: Config) -> None:
+    """Raises EarlError where games are drawn ahead of the learner, but their opponents depend on what it learned."""
+    ahead, hard = config.placement.max_staleness, any(one.prefer_hard for one in config.env.each.values())
+    if ahead and (config.pool_size or hard):
+        raise EarlError(
+            f"placement.max_staleness = {ahead}: games are drawn before it is known how hard their opponents are; "
+            "leave out the opponent 'past' and env.prefer_hard, or set it to 0"
+        )
+
+
 def _check_policy(key: str, name: str, env: str) -> None:
     """Raises EarlError for a game whose seats policies cannot have, and for a checkpoint that is not here."""
     if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
@@ -141,7 +152,7 @@ def _check_policy(key: str, name: str, env: str) -> None:
 def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
     with setting("algorithm.name"):
         algorithm(config.name)
-    if group_size == 1 and config.name != "ppo":
+    if group_size == 1 and config.name not in ("ppo", "rae"):
         raise EarlError(
             f"rollout.group_size = 1: {config.name} compares the episodes of a group, and one alone teaches nothing; "
             "set it to 2 or more"

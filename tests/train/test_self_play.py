@@ -18,10 +18,17 @@ SELF_PLAY = {
 
 
 def test_both_seats_of_a_game_are_learned_from(tiny, new_run, carry_on):
-    config = tiny(env={"opponents": {"self": 1}}, run={"steps": 1})
+    taught = {
+        "steps": 20,
+        "teacher": "random",
+        "noise": 0.0,
+        "episodes": 32,
+        "learning_rate": 1e-2,
+    }  # replies are legal
+    config = tiny(env={"opponents": {"self": 1}}, warm_start=taught, run={"steps": 1})
     folder = new_run(config)
     carry_on(folder, config)
-    _, groups, records = read_whole(path_of(folder.trajectories, 4))
+    _, groups, records = read_whole(path_of(folder.trajectories, 21))
     played = [one for group in groups for one in group.trajectories]
     learned = dict.fromkeys((0, 1), 0)
     for one, record in zip(played, records, strict=True):
