@@ -133,7 +133,8 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         return _imitate(run, progress, clock)
     run.layouts.choose_layout("rollout", step, clock)
     with clock("rollout"):
-        groups = run.layouts.run_with_oom_retry("rollout", step, partial(run.pipeline.rollout, step, run.opponents(progress)))
+        play = partial(run.pipeline.rollout, step, run.opponents(progress))
+        groups = run.layouts.run_with_oom_retry("rollout", step, play)
     with clock("track"):
         record = _track(run, progress, groups)
         progress.scores = scores_after(progress.scores, groups)
