@@ -23,7 +23,7 @@ from earl.engine.samplers import choose, longest_context
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
-from earl.rollout.drivers import Completes, play
+from earl.rollout.drivers import Completes, Playable, play
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import draw_tasks, group_episodes, opponents
 from earl.runs.journal import Clock
@@ -113,7 +113,7 @@ def warmed(config: Config, policy: Policy) -> StepPipeline:
     return pipeline
 
 
-def episodes_of(pipeline: StepPipeline, count: int, number: int) -> list[Episode]:
+def episodes_of(pipeline: StepPipeline, count: int, number: int) -> list[Playable]:
     """New games; `number` selects their seed."""
     seed = derive("benchmark", number)
     tasks = draw_tasks(opponents(pipeline.config), count, seed)
@@ -155,7 +155,8 @@ def _parts(pipeline: StepPipeline, sampler: Completes, count: int) -> dict[str, 
     with ExitStack() as patched:
         timed: list[tuple[str, object, str]] = [("sampler", sampler, "generate")]
         timed += [("chat", pipeline.world.chat, name) for name in ("opening", "reply", "decode")]
-        timed += [("environment", episode.env, name) for episode in episodes for name in ("rule", "step")]
+        environments = [episode.env for episode in episodes if isinstance(episode, Episode)]
+        timed += [("environment", env, name) for env in environments for name in ("rule", "step")]
         for part, owner, name in timed:
             patched.enter_context(patch.object(owner, name, clock(part)(getattr(owner, name))))
         play(episodes, sampler)

@@ -46,6 +46,10 @@ class EvaluateConfig(Section):
     """Games per opponent and seat, or held-out tasks."""
     final_episodes: int = Field(400, ge=1)
     """The same for the evaluation at the end."""
+    collapse: float | None = Field(None, gt=0, lt=1)
+    """An alarm when the mean fraction of lost games is so much above that of the best weights; absent: none."""
+    return_to_best: bool = False
+    """At that alarm, go on from the best weights."""
 
 
 class RunConfig(Section):
@@ -59,6 +63,8 @@ class RunConfig(Section):
     """Processes that share the work of a step. A different number sums gradients in another order."""
     checkpoint_every: int = Field(20, ge=1)
     """Steps between checkpoints; the last two and the best are kept."""
+    pool: int = Field(8, ge=2, le=1000)
+    """Checkpoints that are kept as the opponents `past`."""
     keep_trajectories_every: int = Field(10, ge=1)
     """Steps between those whose trajectories are stored."""
 
@@ -309,7 +315,14 @@ class OneEnvConfig(Section):
     """Options that grow with the run: what each is at the last step, from what `options` says at the first. Matches
     are played under `options`."""
     opponents: dict[str, Share] = Field({})
-    """Opponent → share of the episodes; shares are relative. Empty in tool tasks."""
+    """Opponent → share of the episodes; shares are relative. Empty in tool tasks. `self`: the policy has both seats of
+    a game, and learns from both; `past`: earlier checkpoints of the run; `run:NAME@STEP`: a checkpoint of another."""
+    prefer_hard: float = Field(0.0, ge=0, le=10)
+    """Exponent p of (1 - score)^p, by which the shares of opponents other than `self` are multiplied, where the score
+    is the policy's running mean result against each: 1 for a win, 0.5 for a draw."""
+    random_replies: int = Field(0, ge=0, le=1000)
+    """In a game against `self` one seat makes up to so many random moves first, as many as chance says, and the policy
+    has it from then on: so the other seat meets every reply."""
     delay_seconds: float = Field(0.0, ge=0)
     """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
 
@@ -536,6 +549,11 @@ class Config(Section):
         evaluate = {"opponents": [*other.opponents], "exact": False}
         own = self.changed(warm_start={"teacher": teacher, "opponents": {}}, evaluate=evaluate)
         return own.model_copy(update={"env": env})
+
+    @property
+    def pool_size(self) -> int:
+        """Checkpoints that are kept as opponents."""
+        return self.run.pool if any("past" in one.opponents for one in self.env.each.values()) else 0
 
     @property
     def total_steps(self) -> int:

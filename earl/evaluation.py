@@ -60,6 +60,11 @@ def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
     return (-sum(result.loss for result in results), sum(result.win for result in results))
 
 
+def collapsed(results: Sequence[MatchResult], best: tuple[float, float], margin: float) -> bool:
+    """Whether the mean fraction of lost games is more than `margin` above that of the `best` (see `strength`)."""
+    return (best[0] - strength(results)[0]) / max(1, len(results)) > margin
+
+
 def _sample(world: EpisodeFactory, sampler: Completes, match: Match, seed: int) -> list[Trajectory]:
     played: list[Trajectory] = []
     for start in range(0, match.episodes, WAVE):
@@ -67,7 +72,7 @@ def _sample(world: EpisodeFactory, sampler: Completes, match: Match, seed: int) 
         for number in range(start, min(start + WAVE, match.episodes)):
             own = derive(EVALUATION, seed, match.opponent, match.seat, number)
             task = Task(world.env, own, match.seat, match.opponent)
-            episodes.append(world.episode(task, own, number - start))
+            episodes.append(world.game(task, own, number - start))
         played += play(episodes, sampler)
     return played
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from earl import evaluation
+from earl.algorithms.rae import Baselines
 from earl.config import Config
 from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
@@ -22,7 +23,9 @@ from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
+from earl.rollout.opponents import OpponentPool, admitted, scores_after
 from earl.rollout.pack import trajectories_of
+from earl.rollout.self_play import RUN
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
 from earl.trajectory import TRUNCATING, ContextTokens, PlayedGroups
@@ -45,6 +48,11 @@ class Progress:
     """Consecutive steps, up to this one, without an update because loss or gradient were not finite."""
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
     layouts: dict[str, Any] = field(default_factory=dict)  # state of `earl.layouts.Layouts`
+    baselines: dict[str, float] = field(default_factory=dict)  # running mean return of each role, see `algorithms/rae`
+    scores: dict[str, float] = field(default_factory=dict)  # of the policy against its opponents
+    recent: tuple[int, ...] = ()  # steps of the last two checkpoints: the last one may not be written yet
+    pool: tuple[int, ...] = ()  # steps of those that are opponents
+    collapsed: bool = False  # whether learning is to go on from the best weights
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
@@ -57,6 +65,13 @@ class Progress:
                 f"the checkpoint's state is not one that earl saved ({place}: {fault}); delete the checkpoint, then "
                 "continue with --resume"
             ) from None
+
+    def enlist(self, pool_size: int) -> None:
+        """Take the step as a checkpoint's. The one before the last, which all processes can read by now, joins the
+        pool."""
+        if self.recent[1:] and pool_size:
+            self.pool = admitted(self.pool, self.recent[0], pool_size)
+        self.recent = (*self.recent[-1:], self.step)
 
     def better(self, results: Sequence[MatchResult]) -> bool:
         """Whether results are the best so far; if so, they are remembered."""
@@ -102,8 +117,12 @@ class OpenRun:
     def config(self) -> Config:
         return self.pipeline.config
 
+    def opponents(self, progress: Progress) -> OpponentPool:
+        return OpponentPool(progress.scores, [f"{RUN}{self.folder.path}@{step}" for step in progress.pool])
+
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()
+        progress.enlist(self.config.pool_size)
         snapshot = partial(self.layouts.run_with_oom_retry, None, progress.step, self.pipeline.snapshot)
         self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
 
@@ -114,17 +133,19 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         return _imitate(run, progress, clock)
     run.layouts.choose_layout("rollout", step, clock)
     with clock("rollout"):
-        groups = run.layouts.run_with_oom_retry("rollout", step, partial(run.pipeline.rollout, step))
+        play = partial(run.pipeline.rollout, step, run.opponents(progress))
+        groups = run.layouts.run_with_oom_retry("rollout", step, play)
     with clock("track"):
         record = _track(run, progress, groups)
+        progress.scores = scores_after(progress.scores, groups)
     batch: Any = None
     stats: dict[str, float] = {}
     if run.pipeline.learned(groups):
         run.layouts.choose_layout("update", step, clock)
-        batch, stats = run.layouts.run_with_oom_retry(
-            "update", step, partial(_learn, run.pipeline, groups, step - warm, clock)
-        )
+        learn = partial(_learn, run.pipeline, groups, step - warm, clock, progress.baselines)
+        batch, stats = run.layouts.run_with_oom_retry("update", step, learn)
         _count_skipped(run, progress, stats)
+        progress.baselines = run.pipeline.baselines_after(progress.baselines, groups)
     else:
         run.journal.event(step, "skipped", "nothing was learned: not one episode ended in a way that is learned from")
     with clock("record"):
@@ -161,7 +182,7 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
             + "; a new model that has imitated nothing writes at random: give the environment a random_action, or name "
             "chats in warm_start.data, and set warm_start.steps" * new
         )
-    if metrics["zero_variance_groups"] == 1 and config.algorithm.name != "ppo":
+    if metrics["zero_variance_groups"] == 1 and config.algorithm.name not in ("ppo", "rae"):
         return (
             f"within every group all episodes earned the same ({reward} on average), so every advantage is 0: the task "
             "is too easy or too hard as it stands; change opponents or options of [env], or set algorithm.name to 'ppo'"
@@ -187,12 +208,14 @@ def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> Non
     progress.warned = (*told,)
 
 
-def _learn(pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock) -> tuple[Any, dict[str, float]]:
+def _learn(
+    pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock, baselines: Baselines
+) -> tuple[Any, dict[str, float]]:
     """The stages after rollout; `step` counts the steps of reinforcement learning from 1."""
     with clock("dispatch"):
         rows = pipeline.dispatch(groups, step)
     with clock("prepare"):
-        batch = pipeline.prepare(groups, rows)
+        batch = pipeline.prepare(groups, rows, baselines)
     with clock("update"):
         return batch, pipeline.update(batch, step) | {**pipeline.costs}
 

@@ -5,7 +5,7 @@ begin, or resume ─▶ step (step.py) ─▶ weight sync ─▶ evaluation ─�
 
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,8 @@ def _begin(run: OpenRun, processes: int) -> Progress:
 def _advance(run: OpenRun, progress: Progress, peers: Peers) -> None:
     """Run the next step; after the last, finish."""
     if progress.step < run.config.total_steps:
+        if progress.collapsed:
+            _return_to_best(run, progress, peers)
         progress.step += 1
         clock = Clock()
         record = step_of(run, progress, clock)
@@ -108,6 +110,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
         better = progress.better(results)
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
+    _watch_collapse(run, progress, results)
     peaks = run.pipeline.peaks()
     run.layouts.record_peak_memory(peaks)
     metrics = {**record.metrics, **moved, **peak_metrics(peaks)}
@@ -123,11 +126,40 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
         run.observer.step(RecordedStep(step, metrics, clock.seconds, results, phase))
 
 
+def _watch_collapse(run: OpenRun, progress: Progress, results: Sequence[MatchResult]) -> None:
+    """Raise the alarm where an evaluation is far worse than the best one."""
+    met = run.config.evaluate
+    if met.collapse is None or not evaluation.collapsed(results, progress.best, met.collapse):
+        return
+    progress.collapsed = met.return_to_best
+    told = (
+        f"more than {met.collapse:g} of the games that the weights of step {progress.best_step} did not lose are lost"
+    )
+    cure = (
+        "learning goes on from these" if met.return_to_best else "evaluate.return_to_best = true would go back to them"
+    )
+    run.journal.event(progress.step, "collapse", f"{told}; {cure}")
+
+
+def _return_to_best(run: OpenRun, progress: Progress, peers: Peers) -> None:
+    """Learn on from the best weights, with the optimizer's state and the baselines of then."""
+    run.journal.settle()
+    peers.agree(False)  # the first process must have written the checkpoint before any process reads it
+    best = _restore_best(run, progress)
+    progress.baselines, progress.collapsed = Progress.restored(best.state).baselines, False
+    _sync(run, progress.step)
+
+
+def _restore_best(run: OpenRun, progress: Progress) -> Checkpoint:
+    best = checkpoint.load(run.folder.checkpoints / step_name(progress.best_step))
+    with storage(best.path):
+        run.pipeline.learner.restore(best.path)
+    return best
+
+
 def _finish(run: OpenRun, progress: Progress) -> None:
     pipeline, step = run.pipeline, progress.best_step
-    best = checkpoint.load(run.folder.checkpoints / step_name(step))
-    with storage(best.path):
-        pipeline.learner.restore(best.path)
+    best = _restore_best(run, progress)
     pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
     results = _evaluated(run, progress.step, run.config.evaluate.final_episodes)

@@ -72,7 +72,7 @@ class Task:
     env: str  # name in the environment registry
     seed: int  # of the environment: the same task is the same problem
     seat: int = 0  # the agent's player number; 0 moves first; always 0 in tool tasks
-    opponent: str = ""  # name of the scripted opponent; empty in tool tasks
+    opponent: str = ""  # name of the opponent; empty in tool tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +263,7 @@ class Prompt:
     seed: int  # of the sampling: the same seed and context give the same tokens
     max_tokens: int
     greedy: bool = False  # take the most likely token each time
+    policy: str = ""  # who replies: the policy that learns, or the opponent of this name
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ SPEAKERS = (*ROLES, "system")
 RESET = ("observation", "info")
 STEP = ("observation", "reward", "terminated", "truncated", "info")
 OUTCOMES = ("win", "draw", "loss")
+OTHER_MOVES = object()
+"""What `step` answers in a game whose other seat is played elsewhere: the answer follows after the other's move."""
 _NUMBERS, _OTHER_NUMBERS, _FLAGS = (float, int), (Real, np.bool_), (bool, np.bool_)  # abstract ones are slow
 
 

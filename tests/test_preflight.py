@@ -79,7 +79,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "context.limit=1025", "1025 is longer than the 1024 tokens the model was made for"),
         (GAME, "learner.micro_batch_tokens=119", "context.limit = 120 must not be larger than learner.micro_batch"),
         (GAME, "rollout.group_size=1", "grpo compares the episodes of a group, and one alone teaches nothing"),
-        (GAME, "algorithm.gae_lambda=0.9", "algorithm.gae_lambda = 0.9 is read by ppo alone: leave it out"),
+        (GAME, "algorithm.options.gae_lambda=0.9", "unknown option of algorithm grpo 'gae_lambda'"),
         (TASK, "env.opponents.random=1", "arithmetic is no game of two players; leave out the opponent 'random'"),
         (TASK, "evaluate.exact=true", "evaluate: arithmetic is a task without opponents"),
         (TASK, "agent.history=board_only", "forgets all but the last observation, which in arithmetic does not hold"),
@@ -117,7 +117,10 @@ def test_the_warm_start_is_checked_where_there_is_one(assignments: list[str], me
 
 def test_ppo_may_do_what_others_may_not() -> None:
     assert (
-        checked(GAME, "algorithm.name=ppo", "algorithm.gamma=0.9", "rollout.group_size=1").config.rollout.prompts == 8
+        checked(
+            GAME, "algorithm.name=ppo", "algorithm.options.gamma=0.9", "rollout.group_size=1"
+        ).config.rollout.prompts
+        == 8
     )
 
 

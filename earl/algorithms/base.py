@@ -52,6 +52,8 @@ class Algorithm(Section):
 
     needs_values: ClassVar[bool] = False
     """Whether a value head is trained and its values are given to `advantages`."""
+    needs_baselines: ClassVar[bool] = False
+    """Whether `advantages` is given the running mean return of each turn's role in place of values."""
     needs_groups: ClassVar[bool] = True
     """Whether the episodes of a group are compared, so that one alone, or several of equal return, teach nothing."""
 
@@ -65,7 +67,7 @@ class Algorithm(Section):
 
     @abstractmethod
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
-        """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn."""
+        """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn, or baselines."""
 
     @abstractmethod
     def loss(self, inputs: TokenInputs) -> tuple[Tensor, Stats]:

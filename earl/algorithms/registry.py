@@ -12,6 +12,7 @@ from earl.algorithms.gigpo import GiGPO
 from earl.algorithms.grpo import GRPO
 from earl.algorithms.gspo import GSPO
 from earl.algorithms.ppo import PPO
+from earl.algorithms.rae import RAE
 from earl.algorithms.reinforce_pp import ReinforcePlusPlus
 from earl.algorithms.rloo import RLOO
 from earl.envs.registry import is_path, plugin
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, tuple[type[Algorithm], Mapping[str, Any]]] = {
     "rloo": (RLOO, {}),
     "reinforce++": (ReinforcePlusPlus, {}),
     "ppo": (PPO, {}),
+    "rae": (RAE, {}),
 }
 
 

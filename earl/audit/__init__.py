@@ -11,6 +11,7 @@ from earl.audit.evidence import after_update, check_logprobs, shape, versions
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
+from earl.rollout.self_play import is_policy
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of
 from earl.runs.trajectories import files
@@ -62,6 +63,11 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     paths = [path for path in files(folder.trajectories) if step is None or step_of(path) == step]
     if not paths:
         raise _nothing(folder, step)
+    if policies := [name for one in run.config.each_env() for name in one.env.opponents if is_policy(name)]:
+        raise EarlError(
+            f"run {folder.name!r} has games against {policies[0]!r}, and an audit replays one seat alone: it cannot be "
+            "audited"
+        )
     whole = Verdict("files", "every file is whole and is what its name says", len(paths))
     checked = {name: Verdict(name, question, 0) for name, (_, question) in CHECKS.items()}
     episodes = 0

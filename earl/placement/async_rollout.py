@@ -9,7 +9,7 @@ either waited for or too old.
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,9 +23,8 @@ from earl.config import Config
 from earl.documents import parse_json
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
-from earl.placement.fragment import RolloutFragment, grown, limited
-from earl.rollout.drivers import THREADS, Streams, play_one
-from earl.rollout.episode import Episode
+from earl.placement.fragment import RolloutFragment, group_of, grown, limited, with_opponents
+from earl.rollout.drivers import THREADS, Playable, Streams, play_one
 from earl.rollout.tasks import group_episodes
 from earl.runs import trajectories
 from earl.runs.storage import read_below
@@ -197,8 +196,9 @@ class ContinuousFragment(RolloutFragment):
 
     def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         super().__init__(config, tokenizer, sampler)
-        assert isinstance(self.sampler, Streams), "episodes ask for one reply at a time"
-        self._streams: Streams = self.sampler
+        streams = with_opponents(self.sampler)
+        assert isinstance(streams, Streams), "episodes ask for one reply at a time"
+        self._streams: Streams = streams
         self._playing: dict[Ticket, Future[Group]] = {}
         self._ended: dict[Ticket, Group] = {}
         self._fault: BaseException | None = None
@@ -213,9 +213,8 @@ class ContinuousFragment(RolloutFragment):
         the step's draw."""
         size, world = self.config.rollout.group_size, grown(limited(self.world, limit), self.config, step)
         for number, task in tasks.items():
-            episodes = group_episodes(world, {number: task}, size, seed)
-            for episode in episodes:
-                episode.session = self._sessions = self._sessions + 1
+            episodes = group_episodes(world, {number: task}, size, seed, self._sessions)
+            self._sessions += self.config.rollout.episodes
             ticket = Ticket(step, number)
             future = asyncio.run_coroutine_threadsafe(self._play(episodes), self._loop)
             with self._changed:
@@ -240,9 +239,9 @@ class ContinuousFragment(RolloutFragment):
         for future in given_up.values():
             future.cancel()
 
-    async def _play(self, episodes: list[Episode]) -> Group:
-        played = (play_one(episode, self._streams, self._threads) for episode in episodes)
-        return Group(tuple(await asyncio.gather(*played)))
+    async def _play(self, episodes: Sequence[Playable]) -> Group:
+        await asyncio.gather(*(play_one(episode, self._streams, self._threads) for episode in episodes))
+        return group_of(episodes)
 
     def _end(self, ticket: Ticket, done: "Future[Group]") -> None:
         with self._changed:

@@ -21,7 +21,7 @@ from earl.engine.ranks import Replicas
 from earl.engine.samplers import make_sampler
 from earl.evaluation import Match
 from earl.matches import MatchResult
-from earl.placement.fragment import RolloutFragment, world_of
+from earl.placement.fragment import RolloutFragment, with_opponents, world_of
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import Players, StepPipeline, in_order, share
 from earl.rollout.drivers import Completes, Greedy
@@ -107,7 +107,7 @@ def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolic
     """A greedy sampler of a policy. limit: the context limit that its training reached."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
-    return EvalPolicy(world_of(config, policy.tokenizer, limit), Greedy(LocalSampler(policy)))
+    return EvalPolicy(world_of(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy))))
 
 
 def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:

@@ -13,6 +13,7 @@ Of a run's episodes the won and drawn ones are learned from, and of these the re
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,26 @@ from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import agent
 from earl.batch import Rows
 from earl.config import Config
+from earl.engine.local import LocalSampler
+from earl.engine.model import load
 from earl.engine.sampler import Sampler
+from earl.engine.samplers import Batcher
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
-from earl.rollout.drivers import Greedy, demonstrate, play
+from earl.recipe import build
+from earl.rollout.drivers import Completes, Greedy, Playable, Streams, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import Labels, contexts, num_rows, pack
+from earl.rollout.self_play import RUN
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
+from earl.runs.folder import open_existing
 from earl.runs.storage import storage
+from earl.runs.summary import chosen_checkpoint, context_limit
 from earl.seeds import derive
-from earl.trajectory import Author, Completion, Group, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Group, Outcome, Prompt, StopReason, Task, Trajectory, Turn
 
 FORM = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
 
@@ -157,13 +165,75 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
         env.name: EpisodeFactory(env.name, env.options, chat, rules, env.delay_seconds, isolation(env))
         for env in config.env.each.values()
     }
-    return replace(worlds.pop(config.env.name), others=worlds)
+    return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: loaded(name)[0])
+
+
+LOADED = 16
+"""Opponents' checkpoints that stay loaded."""
+
+
+@lru_cache(maxsize=LOADED)
+def loaded(name: str) -> tuple[EpisodeFactory, Sampler]:
+    """The checkpoint run:NAME@STEP, to play as it did in its run, which lies in the folder `runs` or at the path NAME.
+    Raises EarlError where this node does not have it."""
+    run, at, step = name.removeprefix(RUN).rpartition("@")
+    if not at:
+        raise EarlError(f"opponent {name!r} is not of the form run:NAME@STEP, such as run:tictactoe-1@200")
+    folder = open_existing(here if (here := Path("runs") / run).is_dir() else Path(run))
+    saved, config = chosen_checkpoint(folder, step), build(folder.recipe())
+    policy = load(saved.path)
+    sampler = LocalSampler(policy, config.rollout.temperature)
+    return world_of(config, policy.tokenizer, context_limit(saved)), Batcher(sampler)
+
+
+class WithOpponents:
+    """A sampler, and those of the checkpoints that are opponents: each prompt goes to its policy's."""
+
+    def __init__(self, sampler: Completes) -> None:
+        self._sampler = sampler
+        self._met: set[str] = set()
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        found: dict[int, Completion] = {}
+        for policy in {prompt.policy: None for prompt in prompts}:
+            own = {number: prompt for number, prompt in enumerate(prompts) if prompt.policy == policy}
+            found |= zip(own, self.of(policy).generate([*own.values()]), strict=True)
+        return [found[number] for number in range(len(prompts))]
+
+    def release(self, sessions: Sequence[int]) -> None:
+        for policy in ("", *self._met):
+            self.of(policy).release(sessions)
+
+    def of(self, policy: str) -> Completes:
+        if not policy:
+            return self._sampler
+        self._met.add(policy)
+        return loaded(policy)[1]
+
+
+class StreamsWithOpponents(WithOpponents):
+    """The same over a sampler that completes single prompts."""
+
+    async def complete(self, prompt: Prompt) -> Completion:
+        sampler = self.of(prompt.policy)
+        assert isinstance(sampler, Streams), "checkpoints are behind a Batcher"
+        return await sampler.complete(prompt)
+
+
+def with_opponents(sampler: Completes) -> WithOpponents:
+    return StreamsWithOpponents(sampler) if isinstance(sampler, Streams) else WithOpponents(sampler)
 
 
 def shown(config: Config, world: EpisodeFactory) -> Demonstrations:
     """What is imitated in place of a teacher, if anything. Raises EarlError as `demonstrations` does."""
     warm = config.warm_start
     return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else ()
+
+
+def group_of(episodes: Sequence[Playable]) -> Group:
+    """The trajectories of a task's episodes, by seat where these have both."""
+    played = [trajectory for episode in episodes for trajectory in episode.trajectories()]
+    return Group(tuple(sorted(played, key=lambda trajectory: trajectory.task.seat)))
 
 
 class RolloutFragment:
@@ -180,10 +250,11 @@ class RolloutFragment:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
         self.sampler.most_waves()  # forgets those of before
-        played = play(group_episodes(grown(self.world, self.config, step), tasks, size, seed), self.sampler)
+        episodes = group_episodes(grown(self.world, self.config, step), tasks, size, seed)
+        play(episodes, with_opponents(self.sampler))
         waves = self.sampler.most_waves()
         self.costs = {} if waves is None else {"sampler/waves": float(waves)}
-        return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
+        return [group_of(episodes[start : start + size]) for start in range(0, len(episodes), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
         """The teacher's rows for the tasks under a context limit of `limit`, or those of warm_start.data, and the task
@@ -205,7 +276,7 @@ class RolloutFragment:
         return pack(played, labels), order
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        return [evaluation.evaluate(self.world, Greedy(self.sampler), match) for match in matches]
+        return [evaluation.evaluate(self.world, Greedy(with_opponents(self.sampler)), match) for match in matches]
 
     def limit(self, tokens: int) -> None:
         self.world = limited(self.world, tokens)
@@ -216,6 +287,11 @@ def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
 
 
 def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
-    """The world with the options that hold at a step."""
+    """The world with what holds at a step of training."""
     share, envs = config.course(step), config.env.each
-    return world.changed(lambda own: replace(own, options=envs[own.env].options_at(share)))
+
+    def change(own: EpisodeFactory) -> EpisodeFactory:
+        env = envs[own.env]
+        return replace(own, options=env.options_at(share), random_replies=env.random_replies)
+
+    return world.changed(change)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from earl.algorithms.base import Algorithm
 from earl.algorithms.imitation import Imitation
+from earl.algorithms.rae import NO_BASELINES, Baselines, baselines_after
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import AlgorithmConfig, Config, LearnerConfig
@@ -23,7 +24,8 @@ from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
-from earl.rollout.pack import credited, experiences, learnable, unlearned
+from earl.rollout.opponents import EMPTY, OpponentPool
+from earl.rollout.pack import by_seat, credited, experiences, learnable, length_penalised, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
@@ -187,21 +189,29 @@ class StepPipeline:
         rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
         return Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
 
-    def rollout(self, step: int) -> PlayedGroups:
-        return self.players.play(draw(self.config, step))
+    def rollout(self, step: int, pool: OpponentPool = EMPTY) -> PlayedGroups:
+        return by_seat(self.players.play(draw(self.config, step, pool)))
 
     def dispatch(self, groups: PlayedGroups, step: int = 1) -> Any:
         """Dispatch the rows to learn from to the learner. step: RL steps, counted from 1."""
         update = self._update(step)
         return self.learner.take(self.players.rows(self.learned(groups)), update.seed, update.minibatches)
 
-    def prepare(self, groups: PlayedGroups, rows: Any) -> Any:
+    def prepare(self, groups: PlayedGroups, rows: Any, baselines: Baselines = NO_BASELINES) -> Any:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
-        `recorded`. rows: the dispatched rows of the groups."""
+        `recorded`. rows: the dispatched rows of the groups; baselines: of their roles, before the step."""
         estimates = self.learner.turn_values(rows) if self.algorithm.needs_values else None
-        advantages = credited(self.algorithm, groups, self._learnable, estimates)
+        advantages = credited(self.algorithm, groups, self._learnable, estimates, baselines)
         reference = bool(self.config.algorithm.kl)
         return self.learner.complete(rows, advantages.turns, advantages.returns, reference)
+
+    def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:
+        """The roles' baselines for the step that follows."""
+        return baselines_after(baselines, self._charged(groups)) if self.algorithm.needs_baselines else {}
+
+    def _charged(self, groups: PlayedGroups) -> PlayedGroups:
+        """What is learned from, with the returns as they are learned."""
+        return length_penalised(self.learned(groups), self.config.context.length_penalty)
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """The groups, without trajectories that the recipe does not learn from."""
@@ -210,7 +220,7 @@ class StepPipeline:
     def recorded(self, groups: PlayedGroups, batch: Any) -> tuple[list[Group], list[TrainingRecord]]:
         """The step's groups with their tokens, and the training record of every trajectory, after the update. batch:
         from `prepare`; None: nothing was learned."""
-        whole = self.players.whole(groups)
+        whole = by_seat(self.players.whole(groups))
         if batch is None:
             return whole, unlearned(whole)
         return whole, experiences(whole, self.learned(whole), *self.learner.collected(batch))

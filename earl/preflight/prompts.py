@@ -16,12 +16,14 @@ from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
+from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, boundary
 from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
-from earl.placement.fragment import shown, world_of
+from earl.placement.fragment import loaded, shown, world_of
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
+from earl.rollout.self_play import PAST, RUN, SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import Task
@@ -55,6 +57,7 @@ def check_world(config: Config) -> None:
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
         _check_options(env, config.env.options, isolation(config.env))
     _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
+    _check_known_ahead(config)
     _check_met("warm_start.opponents", config.warm_start.opponents, env)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
     if config.warm_start.steps and not config.warm_start.data:
@@ -120,7 +123,30 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
         if name == ANY and key == "evaluate.opponents":
             continue
         with setting(key):
-            player(name, env)
+            if is_policy(name):
+                _check_policy(key, name, env)
+            else:
+                player(name, env)
+
+
+def _check_known_ahead(config: Config) -> None:
+    """Raises EarlError where games are drawn ahead of the learner, but their opponents depend on what it learned."""
+    ahead, hard = config.placement.max_staleness, any(one.prefer_hard for one in config.env.each.values())
+    if ahead and (config.pool_size or hard):
+        raise EarlError(
+            f"placement.max_staleness = {ahead}: games are drawn before it is known how hard their opponents are; "
+            "leave out the opponent 'past' and env.prefer_hard, or set it to 0"
+        )
+
+
+def _check_policy(key: str, name: str, env: str) -> None:
+    """Raises EarlError for a game whose seats policies cannot have, and for a checkpoint that is not here."""
+    if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
+        raise EarlError(f"opponent {name!r} plays earl's own board games, and {env} is none; name another one")
+    if name.startswith(RUN):
+        loaded(name)
+    if key == "warm_start.opponents" or (key != "env.opponents" and name in (SELF, PAST)):
+        raise EarlError(f"opponent {name!r} is met in training alone; name another one")
 
 
 def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
@@ -238,7 +264,7 @@ def _openings(config: Config, world: EpisodeFactory) -> list[int]:
     environment, and when not one prompt leaves room for a reply."""
     met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
     lengths, faults = [], []
-    for opponent in sorted("random" if name == ANY else name for name in met):
+    for opponent in sorted("random" if name == ANY or is_policy(name) else name for name in met):
         for seat in range(world.seats):
             for number in range(SEEDS if world.seats == 1 else 1):
                 seed = derive(EVALUATION, "preflight", number)

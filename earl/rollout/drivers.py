@@ -15,6 +15,7 @@ from earl.agents.scripted.base import Agent
 from earl.errors import EarlError, boundary
 from earl.rollout.episode import Episode
 from earl.rollout.pack import Labels
+from earl.rollout.self_play import PairedEpisodes
 from earl.trajectory import Completion, Prompt, Trajectory
 
 THREADS = 32  # environments that may answer at the same time
@@ -31,20 +32,22 @@ class Streams(Protocol):
         """Drop the sampler's state of these episodes."""
 
 
-async def _play_all(episodes: Sequence[Episode], sampler: Streams) -> list[Trajectory]:
+Playable = Episode | PairedEpisodes
+
+
+async def _play_all(episodes: Sequence[Playable], sampler: Streams) -> None:
     with ThreadPoolExecutor(THREADS, "earl-environment") as threads:
-        return await asyncio.gather(*(play_one(episode, sampler, threads) for episode in episodes))
+        await asyncio.gather(*(play_one(episode, sampler, threads) for episode in episodes))
 
 
-async def play_one(episode: Episode, sampler: Streams, threads: ThreadPoolExecutor) -> Trajectory:
+async def play_one(episode: Playable, sampler: Streams, threads: ThreadPoolExecutor) -> None:
     """Run one episode to its end; its environment answers in one of `threads`."""
     loop = asyncio.get_running_loop()
     while episode.stop is None:
         completion = await sampler.complete(episode.prompt())
         await asyncio.sleep(episode.delay())
         await loop.run_in_executor(threads, episode.receive, completion)
-    sampler.release([episode.session])
-    return episode.trajectory()
+    sampler.release(episode.sessions)
 
 
 class Completes(Protocol):
@@ -58,33 +61,38 @@ class Completes(Protocol):
 
 
 class Greedy:
-    """A sampler that takes the most likely tokens; used in evaluation."""
+    """A sampler that takes the most likely tokens, but not for an opponent; used in evaluation."""
 
     def __init__(self, sampler: Completes) -> None:
         self._sampler = sampler
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return self._sampler.generate([replace(prompt, greedy=True) for prompt in prompts])
+        return self._sampler.generate([replace(prompt, greedy=not prompt.policy) for prompt in prompts])
 
     def release(self, sessions: Sequence[int]) -> None:
         self._sampler.release(sessions)
 
 
-def play(episodes: Sequence[Episode], sampler: Completes) -> list[Trajectory]:
-    """Run all episodes to their end; trajectories in the same order.
+def play(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
+    """Run all episodes to their end; trajectories in the same order, of a game with both seats as far as they learn.
     Concurrent if the sampler takes single prompts, else in lockstep."""
     if isinstance(sampler, Streams):
         with ThreadPoolExecutor(1, "earl-rollout") as thread:  # the caller's may already run an event loop
-            return thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
+            thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
+    else:
+        _play_in_lockstep(episodes, sampler)
+    return [trajectory for episode in episodes for trajectory in episode.trajectories()]
+
+
+def _play_in_lockstep(episodes: Sequence[Playable], sampler: Completes) -> None:
     waiting = [episode for episode in episodes if episode.stop is None]
     while waiting:
         completions = sampler.generate([episode.prompt() for episode in waiting])
         time.sleep(max(episode.delay() for episode in waiting))
         for episode, completion in zip(waiting, completions, strict=True):
             episode.receive(completion)
-        sampler.release([episode.session for episode in waiting if episode.stop is not None])
+        sampler.release([own for episode in waiting if episode.stop is not None for own in episode.sessions])
         waiting = [episode for episode in waiting if episode.stop is None]
-    return [episode.trajectory() for episode in episodes]
 
 
 def demonstrate(

@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.config import AgentConfig
-from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
+from earl.envs.base import OTHER_MOVES, Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.errors import boundary
 from earl.seeds import derive
 from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory, Turn
@@ -121,6 +122,9 @@ class Episode:
     """The agent loop of one episode; needs neither torch nor the sampler. `delay_seconds` is the median of simulated
     waits. A first prompt that leaves no room for a reply is a fault, as one of the environment's reset is."""
 
+    policy = ""
+    """Who replies, see `earl.trajectory.Prompt`."""
+
     def __init__(
         self,
         env: TextEnv,
@@ -145,6 +149,7 @@ class Episode:
         self._history = HistoryPolicy.of(rules.history)
         self._rounds: list[PastTurn] = []  # of the open context, as far as the history policy keeps them
         self._after_summary: Told | None = None
+        self._acted: tuple[int, str, float] | None = None  # start of the reply, action, seconds: not answered yet
         self._begin()
 
     @property
@@ -179,7 +184,7 @@ class Episode:
         context = self.token_log.tokens[self._context_start :] if self._context_start else self.token_log.tokens
         # Keyed by the length so far: every turn draws its own noise, whatever its context.
         seed = derive(self.seed, len(self.token_log))
-        return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()))
+        return Prompt(self.session, context, seed, min(self.reply_tokens, self._room()), policy=self.policy)
 
     def delay(self) -> float:
         """Seconds that the driver waits before the environment answers this prompt's completion."""
@@ -225,19 +230,30 @@ class Episode:
         """End the episode by a fault of foreign code."""
         self._end(StopReason.ENV_ERROR, error=fault)
 
+    @property
+    def sessions(self) -> list[int]:
+        return [self.session]
+
     def trajectory(self) -> Trajectory:
         """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
         ended = (self.stop, self.outcome, self.illegal, self.error)
         return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended)
 
+    def trajectories(self) -> list[Trajectory]:
+        return [self.trajectory()]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the environment has not answered the last action yet, since the other seat's player is to move."""
+        return self._acted is not None
+
     def _act(self, start: int, action: str) -> None:
         began = time.perf_counter()
         with boundary() as fault:
             rule = self.env.rule(action)
             if rule is None:
-                returned = self.env.step(action)
-                observation, reward, terminated, truncated, info = checked_step(returned, self._longest)
+                returned: Any = self.env.step(action)
             else:
                 checked_text("the rule", rule, self._longest)
         seconds = time.perf_counter() - began
@@ -246,6 +262,18 @@ class Episode:
             return self.fail(fault.message)
         if rule is not None:
             return self._refuse(start, StopReason.ILLEGAL_ACTION, rule)
+        self._acted = start, action, seconds
+        return None if returned is OTHER_MOVES else self.answer(returned)
+
+    def answer(self, returned: Any) -> None:
+        """Take what the environment's `step` returned to the last action."""
+        assert self._acted is not None, "an action is answered once"
+        (start, action, seconds), self._acted = self._acted, None
+        with boundary() as fault:
+            observation, reward, terminated, truncated, info = checked_step(returned, self._longest)
+        if fault.message:
+            self._turn(start, action, 0.0, seconds)
+            return self.fail(fault.message)
         self._turn(start, action, reward, seconds)
         if terminated:
             return self._end(StopReason.FINISHED, Outcome(info["outcome"]))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.algorithms.base import Advantages, Algorithm
+from earl.algorithms.rae import NO_BASELINES, Baselines, turn_baselines
 from earl.batch import Batch, Rows, offsets_of
 from earl.config import Config
 from earl.trajectory import (
@@ -24,6 +25,7 @@ from earl.trajectory import (
 )
 
 P = TypeVar("P", bound=Played)
+G = TypeVar("G", bound=GroupOf[Any])
 
 Labels = Mapping[int, Sequence[int]]
 """Turn (by its index in the trajectory) → the tokens that a teacher would have written."""
@@ -60,6 +62,15 @@ def complete(
         reference=np.zeros(len(rows.tokens), np.float32) if reference is None else reference,
         returns=np.where(rows.value_mask, _spread(rows, returns), 0).astype(np.float32),
     )
+
+
+def by_seat(groups: Iterable[G]) -> list[G]:
+    """The groups, one for each seat of those that have both: only episodes of one seat start alike."""
+    return [
+        replace(group, trajectories=tuple(own))
+        for group in groups
+        for _, own in groupby(group.trajectories, key=lambda trajectory: trajectory.task.seat)
+    ]
 
 
 def num_rows(trajectory: Trajectory) -> int:
@@ -123,7 +134,6 @@ def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]
     return mask
 
 
-G = TypeVar("G", bound=GroupOf[Any])
 E = TypeVar("E", Trajectory, TrajectorySummary)
 
 
@@ -167,7 +177,11 @@ Estimates = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 
 def credited(
-    algorithm: Algorithm, groups: PlayedGroups, rule: Learnable, estimates: Estimates | None = None
+    algorithm: Algorithm,
+    groups: PlayedGroups,
+    rule: Learnable,
+    estimates: Estimates | None = None,
+    baselines: Baselines = NO_BASELINES,
 ) -> Advantages:
     """Advantages of all turns that are learned from. Without a value head, an episode that a token limit ended keeps
     its place in its group's baseline where it is not learned from itself."""
@@ -178,6 +192,8 @@ def credited(
     if estimates is not None:
         turns, own = estimates
         values[turns] = own
+    elif algorithm.needs_baselines:
+        values = turn_baselines(baselines, compared)
     found = algorithm.advantages(length_penalised(compared, rule.length_penalty), values)
     learns = np.repeat(np.array([rule.learns(trajectory) for trajectory in each], np.bool_), counts)
     return Advantages(found.turns[learns], found.returns[learns])

@@ -3,21 +3,28 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
+from random import Random
 from typing import Any, cast
 
 from earl.agents.chat import Chat
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
+from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError, boundary
 from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
+from earl.rollout.opponents import EMPTY, OpponentPool
+from earl.rollout.self_play import SELF, LateSeat, PairedEpisodes, is_policy
 from earl.seeds import derive
 from earl.trajectory import Task
 
 EVALUATION = "evaluation"
 """Seeds derived from this word are held out: training never sees them."""
+OTHER_SEAT = 1 << 31
+"""Sets the sessions of the second seat apart; more than the episodes of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class EpisodeFactory:
     delay_seconds: float = 0.0  # median of simulated waits before the environment's answers
     isolation: Isolation | None = None  # environments in processes of their own
     others: "Mapping[str, EpisodeFactory]" = field(default_factory=dict)
+    random_replies: int = 0  # of one seat against SELF, at most
+    checkpoints: "Callable[[str], EpisodeFactory] | None" = None  # how an opponent's checkpoint plays, by its name
 
     @property
     def seats(self) -> int:
@@ -52,6 +61,27 @@ class EpisodeFactory:
         if fault.message:
             env = Unmade(fault.message)
         return Episode(env, world.chat, world.rules, task, seed, session, world.delay_seconds)
+
+    def game(self, task: Task, seed: int, session: int) -> Episode | PairedEpisodes:
+        """A new episode of a task; where its opponent is a policy, both seats of the game."""
+        if not is_policy(task.opponent):
+            return self.episode(task, seed, session)
+        world = self.of(task.env)
+        board = registry.make(task.env, **world.options)
+        assert isinstance(board, BoardGameEnv), "preflight has checked it"
+        late = Random(f"late {task.seed}").randint(0, world.random_replies) if task.opponent == SELF else 0
+        late_moves = LateSeat(1 - task.seat, late, Random(f"opponent {seed}"))
+        return PairedEpisodes(board, partial(self._seat, task, seed, session), late_moves)
+
+    def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
+        """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""
+        learns = task.opponent == SELF or env.seat == task.seat
+        world = self if learns or self.checkpoints is None else self.checkpoints(task.opponent)
+        own, number = replace(task, seat=env.seat), derive(seed, "seat", env.seat)
+        rules, chat = world.of(task.env).rules, world.of(task.env).chat
+        episode = Episode(env, chat, rules, own, number, session + OTHER_SEAT * env.seat, self.delay_seconds)
+        episode.policy = "" if learns else task.opponent
+        return episode
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
         if opponent is not None:
@@ -79,18 +109,23 @@ class Draw:
     seed: int  # seeds the episodes, see `episode_seed`
 
 
-def draw(config: Config, step: int) -> Draw:
-    """The tasks of a step. They depend on the recipe and the step only, so that they are known ahead of time."""
+def draw(config: Config, step: int, pool: OpponentPool = EMPTY) -> Draw:
+    """The tasks of a step. Where opponents do not depend on the run's course, they follow from recipe and step alone,
+    and so are known ahead of time."""
     seed = derive(config.run.seed, "rollout", step)
-    return Draw(step, draw_tasks(opponents(config), config.rollout.prompts, seed), seed)
+    return Draw(step, draw_tasks(opponents(config, pool), config.rollout.prompts, seed), seed)
 
 
-def opponents(config: Config, taught: bool = False) -> dict[str, dict[str, float]]:
-    """Environment → opponent → share of the groups, of warm start if `taught`; "" where a task has none."""
+def opponents(config: Config, pool: OpponentPool = EMPTY, taught: bool = False) -> dict[str, dict[str, float]]:
+    """Environment → opponent → share of the groups; "" where a task has none. `taught`: those of the warm start, which
+    are scripted: random where [env] names policies alone."""
     shares = [1.0, *(other.share for other in config.env.others)]
     found = {}
     for share, one in zip(shares, config.each_env(), strict=True):
-        met = (taught and one.warm_start.opponents) or one.env.opponents or {"": 1.0}
+        met = pool.shares(one.env) or {"": 1.0}
+        if taught:
+            scripted = {name: part for name, part in met.items() if not is_policy(name)}
+            met = one.warm_start.opponents or scripted or {"random": 1.0}
         found[one.env.name] = {name: share * part / sum(met.values()) for name, part in met.items()}
     return found
 
@@ -117,11 +152,13 @@ def draw_tasks(opponents: Mapping[str, Mapping[str, float]], count: int, seed: i
     return drawn
 
 
-def group_episodes(world: EpisodeFactory, tasks: Mapping[int, Task], size: int, seed: int) -> list[Episode]:
+def group_episodes(
+    world: EpisodeFactory, tasks: Mapping[int, Task], size: int, seed: int, first_session: int = 0
+) -> list[Episode | PairedEpisodes]:
     """`size` episodes of every task, group after group.
     `tasks` are keyed by their number in the step, so that seeds do not depend on the process that plays them."""
     return [
-        world.episode(task, episode_seed(seed, number, member), number * size + member)
+        world.game(task, episode_seed(seed, number, member), first_session + number * size + member)
         for number, task in tasks.items()
         for member in range(size)
     ]

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from earl.envs.base import Board, Info, TextEnv
+from earl.envs.base import OTHER_MOVES, Board, Info, TextEnv
 from earl.envs.games.base import Game, Player, State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.tictactoe import TICTACTOE
@@ -43,11 +43,10 @@ class BoardGameEnv(TextEnv):
             opponent_seed = int(self.np_random.integers(1 << 31))
         # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
         self._rng = Random(f"opponent {opponent_seed}")
-        self.state = State()
+        self.begin()
         if self.seat == 1:
             self._opponent_moves()
-        self._legal = self.game.legal_actions(self.state)
-        return self._observation(), {"role": "user", "legal_actions": self._legal}
+        return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
@@ -57,13 +56,38 @@ class BoardGameEnv(TextEnv):
         if broken is not None:
             info: Info = {"role": "user", "legal_actions": self._legal, "illegal": broken}
             return broken, 0.0, False, False, info
-        self.state = self.game.play(self.state, self.game.actions.index(action))
-        if self.game.legal(self.state):
+        self.move(action)
+        if self._legal:
             self._opponent_moves()
-        self._legal = self.game.legal_actions(self.state)
+        return self.seen_by(self.seat)
+
+    @property
+    def player(self) -> int:
+        """The seat of the player to move."""
+        return self.state.player
+
+    @property
+    def over(self) -> bool:
+        return not self._legal
+
+    @property
+    def legal(self) -> tuple[str, ...]:
+        """The legal actions of the player to move."""
+        return self._legal
+
+    def begin(self) -> None:
+        """Clear the board."""
+        self._place(State())
+
+    def move(self, action: str) -> None:
+        """Make a legal move of the player to move."""
+        self._place(self.game.play(self.state, self.game.actions.index(action)))
+
+    def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
+        """What `step` returns from a seat."""
         if not self._legal:
-            return self._finish()
-        return self._observation(), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
+            return self._finish(seat)
+        return self._observation(seat), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
@@ -91,21 +115,48 @@ class BoardGameEnv(TextEnv):
             move = self._rng.choice(self.game.legal(self.state))
         else:
             move = self.opponent.move(self.game, self.state, self._rng)
-        self.state = self.game.play(self.state, move)
+        self._place(self.game.play(self.state, move))
 
-    def _finish(self) -> tuple[str, float, bool, bool, Info]:
+    def _place(self, state: State) -> None:
+        self.state, self._legal = state, self.game.legal_actions(state)
+
+    def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         winner = self.game.winner(self.state)
         if winner is None:
             outcome, reward = "draw", self.draw_reward
-        elif winner == self.seat:
+        elif winner == seat:
             outcome, reward = "win", WIN_REWARD
         else:
             outcome, reward = "loss", LOSS_REWARD
         info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
-        return f"{self._observation()}\n{RESULTS[outcome]}", reward, True, False, info
+        return f"{self._observation(seat)}\n{RESULTS[outcome]}", reward, True, False, info
 
-    def _observation(self) -> str:
-        return f"{self.game.marks[self.seat]} {self.game.render(self.state)}"
+    def _observation(self, seat: int) -> str:
+        return f"{self.game.marks[seat]} {self.game.render(self.state)}"
+
+
+class SharedSeat(TextEnv):
+    """A seat of a game whose other seat is played elsewhere: `step` answers OTHER_MOVES, and the board's `seen_by` says
+    what followed once it is known. The board's own seat and opponent are not used."""
+
+    charges_truncation = False  # so ends a game that the other seat forfeits
+
+    def __init__(self, board: BoardGameEnv, seat: int) -> None:
+        self.board, self.seat = board, seat
+        self.instructions, self.max_turns = board.instructions, board.max_turns
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        """What this seat sees of the game as it stands."""
+        del seed, options
+        observation, *_, info = self.board.seen_by(self.seat)
+        return observation, info
+
+    def step(self, action: str) -> Any:
+        self.board.move(action)
+        return OTHER_MOVES
+
+    def rule(self, action: str) -> str | None:
+        return self.board.rule(action)
 
 
 def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:

@@ -11,6 +11,7 @@ import pytest
 from earl.algorithms.base import per_turn
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.ppo import turn_level_gae
+from earl.algorithms.rae import baselines_after, turn_baselines
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.envs import registry
 from earl.errors import EarlError
@@ -137,7 +138,11 @@ def test_imitation_counts_every_turn_alike(groups):
     assert result.returns.tolist() == [0.0] * 9
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+WITHIN_GROUPS = sorted(name for name in ALGORITHMS if not algorithm(name).needs_baselines)
+"""Those whose baseline comes from the step itself."""
+
+
+@pytest.mark.parametrize("name", WITHIN_GROUPS)
 def test_equal_returns_teach_nothing(name, group):
     # 0.1 has no exact float: rounding must not be blown up into an advantage.
     same = [group([0.1], [0.1], [0.1]), group([0.1], [0.1], [0.1])]
@@ -212,3 +217,14 @@ def test_an_algorithm_by_import_string_is_code_that_the_user_has_to_have_named()
 def test_an_unknown_algorithm_is_refused_with_the_nearest():
     with pytest.raises(EarlError, match="did you mean 'dapo'"):
         algorithm("dapoo")
+
+
+def test_role_conditioned_advantages_by_hand(group):
+    # Returns 1 and 0 in one role. b = 0.2 before the step: A = 0.8 and -0.2, the second for both of its turns.
+    groups = [group([1.0], [0.0, 0.0])]
+    values = turn_baselines({"made-up  0": 0.2}, groups)
+    assert advantages("rae", groups, values).turns.tolist() == pytest.approx([0.8, -0.2, -0.2])
+    # Then b = 0.95·0.2 + 0.05·1 = 0.24, and 0.95·0.24 + 0.05·0 = 0.228; another role keeps its own.
+    assert baselines_after({"made-up  0": 0.2, "other  1": 0.5}, groups) == pytest.approx(
+        {"made-up  0": 0.228, "other  1": 0.5}
+    )

@@ -1,0 +1,67 @@
+"""Whom a step meets: opponents by their shares and by how hard they are, and a pool of the run's own checkpoints."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from earl.config import OneEnvConfig
+from earl.rollout.self_play import PAST, SELF
+from earl.trajectory import Outcome, PlayedGroups
+
+DECAY = 0.9
+LEAST = 0.05
+"""Weight of an opponent that always loses: it is still met, and so a relapse is seen."""
+POINTS = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
+
+Scores = Mapping[str, float]
+"""The policy's running mean result against each opponent: 1 for a win, 0.5 for a draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpponentPool:
+    """What a run knows of its opponents when a step is drawn."""
+
+    scores: Scores
+    checkpoints: Sequence[str]  # the names that PAST stands for
+
+    def shares(self, env: OneEnvConfig) -> dict[str, float]:
+        """Opponent → share. The policy itself keeps the share that it is given; the others share theirs by
+        share × (1 - score)^prefer_hard: prioritised fictitious self-play (AlphaStar, Vinyals et al. 2019)."""
+        met: dict[str, float] = {}
+        for name, share in env.opponents.items():
+            members = (self.checkpoints or [SELF]) if name == PAST else [name]
+            for member in members:
+                met[member] = met.get(member, 0.0) + share / len(members)
+        others = {name: share for name, share in met.items() if name != SELF}
+        hard = {name: share * self._weight(name) ** env.prefer_hard for name, share in others.items()}
+        scale = sum(others.values()) / sum(hard.values()) if hard else 1.0
+        return {name: share if name == SELF else hard[name] * scale for name, share in met.items()}
+
+    def _weight(self, name: str) -> float:
+        return max(LEAST, 1 - self.scores.get(name, 0.5))
+
+
+EMPTY = OpponentPool({}, ())
+
+
+def scores_after(scores: Scores, groups: PlayedGroups) -> dict[str, float]:
+    """s ← DECAY·s + (1 - DECAY)·(mean result of the step against the opponent)."""
+    results: dict[str, list[float]] = {}
+    for group in groups:
+        points = [POINTS[played.outcome] for played in group.trajectories]
+        results.setdefault(group.task.opponent, []).extend(points)
+    moved = dict(scores)
+    for name, points in results.items():
+        if name not in ("", SELF):
+            moved[name] = DECAY * scores.get(name, 0.5) + (1 - DECAY) * sum(points) / len(points)
+    return moved
+
+
+def admitted(pool: Sequence[int], step: int, size: int) -> tuple[int, ...]:
+    """The pool's steps with another one. Above `size`, the one that is closest to the one before it leaves, so that
+    the oldest and the newest stay, and those between lie apart."""
+    steps = [*pool, step]
+    if len(steps) > size:
+        gaps = [later - earlier for earlier, later in pairwise(steps[:-1])]
+        del steps[1 + gaps.index(min(gaps)) if gaps else 0]
+    return tuple(steps)

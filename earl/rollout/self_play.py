@@ -1,0 +1,105 @@
+"""Games in which policies have both seats: the policy that learns on both, or an earlier checkpoint on one.
+
+PairedEpisodes ─▶ the prompt of the seat to move ─▶ its reply ─▶ the board ─▶ what the other seat sees ─▶ its prompt …
+
+Each seat is an `Episode` of its own, with its own context, over one board. To a driver both are one episode.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from earl.envs.games.env import BoardGameEnv, SharedSeat
+from earl.rollout.episode import Episode
+from earl.trajectory import Completion, Prompt, StopReason, Trajectory
+
+SELF = "self"
+"""The opponent that is the policy itself: it learns from both seats."""
+RUN = "run:"
+"""Begins the names of opponents that are checkpoints, such as run:tictactoe-1@200."""
+
+
+PAST = "past"
+"""The opponent that stands for a pool of the run's own checkpoints, see `earl.rollout.opponents`."""
+
+
+def is_policy(opponent: str) -> bool:
+    return opponent in (SELF, PAST) or opponent.startswith(RUN)
+
+
+@dataclass(slots=True)
+class LateSeat:
+    """The seat whose first `left` moves are random: its episode begins after them, and so holds no move of another."""
+
+    seat: int
+    left: int
+    rng: Random
+
+    def move(self, board: BoardGameEnv) -> None:
+        """Make its moves while it is to move, as far as they are random."""
+        while board.player == self.seat and self.left and not board.over:
+            board.move(self.rng.choice(board.legal))
+            self.left -= 1
+
+
+class PairedEpisodes:
+    """Both seats of one game. make: the episode of a seat, called at its first turn.
+
+    A seat that forfeits ends the game; the other one is not charged then, and not rewarded.
+    """
+
+    def __init__(self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: LateSeat) -> None:
+        self._board, self._make, self._late = board, make, late
+        self._seats: dict[int, Episode] = {}
+        self._board.begin()
+        self._next_turn()
+
+    @property
+    def stop(self) -> StopReason | None:
+        return self._mover.stop
+
+    @property
+    def sessions(self) -> list[int]:
+        return [episode.session for episode in self._seats.values()]
+
+    def prompt(self) -> Prompt:
+        return self._mover.prompt()
+
+    def delay(self) -> float:
+        return self._mover.delay()
+
+    def receive(self, completion: Completion) -> None:
+        """Take the reply of the seat to move."""
+        self._mover.receive(completion)
+        if self._mover.stop is not None:
+            self._cut_off()
+        elif self._mover.waiting:
+            self._next_turn()
+
+    def trajectories(self) -> list[Trajectory]:
+        """By seat; none of an opponent, nor of a seat that never had a turn."""
+        learns = (seat for seat in sorted(self._seats) if not self._seats[seat].policy)
+        return [self._seats[seat].trajectory() for seat in learns]
+
+    def _next_turn(self) -> None:
+        """Answer who is to move now, or at the end of the game both."""
+        self._late.move(self._board)
+        seat = self._board.player
+        if self._board.over:
+            for own, episode in self._seats.items():
+                episode.answer(self._board.seen_by(own))
+            return
+        if seat in self._seats:
+            self._seats[seat].answer(self._board.seen_by(seat))
+        else:
+            self._seats[seat] = self._make(SharedSeat(self._board, seat))
+        self._mover = self._seats[seat]
+        if self._mover.stop is not None:
+            self._cut_off()
+
+    def _cut_off(self) -> None:
+        """End the game for the seat that waits for the other one's move, which will not come."""
+        for seat, episode in self._seats.items():
+            if episode.waiting:
+                observation, *_, info = self._board.seen_by(seat)
+                episode.answer((observation, 0.0, False, True, info))
