@@ -112,7 +112,10 @@ def _explain(item: Any) -> str:
         *section, key = item["loc"]
         near = difflib.get_close_matches(str(key), _keys(section), n=1)
         hint = f"; did you mean {'.'.join([*map(str, section), near[0]])!r}?" if near else ""
-        return f"unknown key {path!r}{hint or '; known here: ' + ', '.join(_keys(section))}"
+        known = f"; known here: {', '.join(_keys(section))}"
+        if "options" in _keys(section):
+            known += f"; an option of one {section[-1]} is set as '{'.'.join(map(str, section))}.options.{key}'"
+        return f"unknown key {path!r}{hint or known}"
     if item["type"] == "value_error":
         return f"{path}: {item['ctx']['error']}"
     if item["type"] == "missing":

@@ -80,6 +80,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "learner.micro_batch_tokens=119", "context.limit = 120 must not be larger than learner.micro_batch"),
         (GAME, "rollout.group_size=1", "grpo compares the episodes of a group, and one alone teaches nothing"),
         (GAME, "algorithm.options.gae_lambda=0.9", "unknown option of algorithm grpo 'gae_lambda'"),
+        (GAME, "algorithm.clip=0.2", "an option of one algorithm is set as 'algorithm.options.clip'"),
         (TASK, "env.opponents.random=1", "arithmetic is no game of two players; leave out the opponent 'random'"),
         (TASK, "evaluate.exact=true", "evaluate: arithmetic is a task without opponents"),
         (TASK, "agent.history=board_only", "forgets all but the last observation, which in arithmetic does not hold"),
