@@ -50,7 +50,8 @@ class Progress:
     layouts: dict[str, Any] = field(default_factory=dict)  # state of `earl.layouts.Layouts`
     baselines: dict[str, float] = field(default_factory=dict)  # running mean return of each role, see `algorithms/rae`
     scores: dict[str, float] = field(default_factory=dict)  # of the policy against its opponents
-    recent: tuple[int, ...] = ()  # steps of the last two checkpoints: the last one may not be written yet
+    recent: tuple[int, ...] = ()
+    """With a pool: steps of the last two scheduled checkpoints, of which the last may not be written yet."""
     pool: tuple[int, ...] = ()  # steps of those that are opponents
     collapsed: bool = False  # whether learning is to go on from the best weights
 
@@ -67,9 +68,11 @@ class Progress:
             ) from None
 
     def enlist(self, pool_size: int) -> None:
-        """Take the step as a checkpoint's. The one before the last, which all processes can read by now, joins the
-        pool."""
-        if self.recent[1:] and pool_size:
+        """Take the step as a scheduled checkpoint's. The one before the last, which all processes can read by now,
+        joins the pool."""
+        if not pool_size:
+            return
+        if self.recent[1:]:
             self.pool = admitted(self.pool, self.recent[0], pool_size)
         self.recent = (*self.recent[-1:], self.step)
 
@@ -122,7 +125,6 @@ class OpenRun:
 
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()
-        progress.enlist(self.config.pool_size)
         snapshot = partial(self.layouts.run_with_oom_retry, None, progress.step, self.pipeline.snapshot)
         self.journal.checkpoint(progress.step, snapshot, asdict(progress), progress.best_step)
 

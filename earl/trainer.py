@@ -119,6 +119,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     journal.step(step, metrics, clock, results, phase, record.contexts)
     if better or step == 0 or due(step, config.run.checkpoint_every, config.total_steps):
         progress.saved = step
+        progress.enlist(config.pool_size)
         with clock("checkpoint"):
             run.checkpoint(progress)
         journal.step(step, {}, clock, [], "")

@@ -17,5 +17,5 @@ def test_a_recipe_is_short_and_sound(path: Path, tmp_path: Path) -> None:
     assert lines[0].startswith("# ")
     assert "CPU" in lines[0]  # the first line names the hardware
     config = build(load_toml(path))
-    assert config.env.name == path.stem.removesuffix("_selfplay")
+    assert config.env.name == path.stem
     assert preflight(config, tmp_path).config.env == config.env

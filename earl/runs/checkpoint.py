@@ -223,15 +223,16 @@ def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
 
 
 def prune(folder: Path, keep: int, also: set[int]) -> None:
-    """Remove all but the last `keep` checkpoints, those that their states name as the best or in the pool of opponents,
-    and those in `also`. If the last one is damaged, the run continues from the one before, and needs those of that
-    time."""
+    """Remove all but the last `keep` checkpoints, those that their states name as the best or as opponents, today or
+    soon, and those in `also`. If the last one is damaged, the run continues from the one before, and needs those of
+    that time."""
     assert keep >= 1, "the last checkpoint is what a run resumes from"
     steps = all_steps(folder)
     for step in steps[-keep:]:
         with suppress(EarlError):  # a damaged one names none
             document, _ = _document(folder / step_name(step))
-            also = also | {document["state"].get("best_step"), *document["state"].get("pool", ())}
+            state = document["state"]
+            also = also | {state.get("best_step"), *state.get("pool", ()), *state.get("recent", ())}
     with storage(folder), disk.folder_below(folder.parent, folder) as inside:
         for step in steps[:-keep]:
             if step not in also:

@@ -35,10 +35,10 @@ class Switching:
         stages = self.place.open(saved)
         rollout = stages.rollout
 
-        def switched(step):
+        def switched(step, pool):
             if step in self.splits:
                 self.switch(stages, step)
-            return rollout(step)
+            return rollout(step, pool)
 
         stages.rollout = switched
         return stages

@@ -1,5 +1,7 @@
 """Runs of self-play: what they learn from, what survives a resume, and the way back after a collapse."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -7,6 +9,8 @@ from safetensors.torch import load_file
 from earl import trainer
 from earl.matches import MatchResult
 from earl.placement.pipeline import StepPipeline
+from earl.preflight import preflight
+from earl.recipe import build, load_toml
 from earl.runs.store import Store
 from earl.runs.trajectories import path_of, read_whole
 
@@ -15,6 +19,11 @@ SELF_PLAY = {
     "algorithm": {"name": "rae"},
     "run": {"steps": 8, "checkpoint_every": 1, "pool": 2},
 }
+
+
+def test_the_recipe_of_the_docs_passes_the_preflight(tmp_path):
+    recipe = load_toml(Path(__file__).parents[2] / "docs" / "tictactoe_selfplay.toml")
+    assert preflight(build(recipe), tmp_path).config.env.opponents == {"self": 1}
 
 
 def test_both_seats_of_a_game_are_learned_from(tiny, new_run, carry_on):
@@ -52,6 +61,19 @@ def test_baselines_scores_and_pool_survive_a_resume_to_the_bit(tiny, new_run, re
     met = {task.opponent for episodes in expected["episodes"].values() for task, *_ in episodes}
     assert any(name.startswith("run:") for name in met)
     assert repr(continued).replace(str(folder.path), "") == repr(expected).replace(str(whole.path), "")
+
+
+def test_the_checkpoint_of_a_stop_does_not_join_the_pool(tiny, new_run, remains, carry_on, stopping):
+    config = tiny(**{**SELF_PLAY, "run": {"steps": 8, "checkpoint_every": 2, "pool": 2}})
+    folder, whole = new_run(config), new_run(config, "whole")
+    assert not carry_on(folder, config, stopping(5)).finished
+    carry_on(folder, config)
+    carry_on(whole, config)
+    continued, expected = remains(folder), remains(whole)
+    assert continued["state"]["pool"] == expected["state"]["pool"] != []
+    assert repr(continued["episodes"]).replace(str(folder.path), "") == repr(expected["episodes"]).replace(
+        str(whole.path), ""
+    )
 
 
 @pytest.fixture
