@@ -46,6 +46,7 @@ class BoardGameEnv(TextEnv):
         self.begin()
         if self.seat == 1:
             self._opponent_moves()
+            self._legal = self.game.legal_actions(self.state)
         return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
@@ -56,9 +57,10 @@ class BoardGameEnv(TextEnv):
         if broken is not None:
             info: Info = {"role": "user", "legal_actions": self._legal, "illegal": broken}
             return broken, 0.0, False, False, info
-        self.move(action)
-        if self._legal:
+        self.state = self.game.play(self.state, self.game.actions.index(action))
+        if self.game.legal(self.state):
             self._opponent_moves()
+        self._legal = self.game.legal_actions(self.state)
         return self.seen_by(self.seat)
 
     @property
@@ -77,11 +79,13 @@ class BoardGameEnv(TextEnv):
 
     def begin(self) -> None:
         """Clear the board."""
-        self._place(State())
+        self.state = State()
+        self._legal = self.game.legal_actions(self.state)
 
     def move(self, action: str) -> None:
         """Make a legal move of the player to move."""
-        self._place(self.game.play(self.state, self.game.actions.index(action)))
+        self.state = self.game.play(self.state, self.game.actions.index(action))
+        self._legal = self.game.legal_actions(self.state)
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
@@ -115,10 +119,7 @@ class BoardGameEnv(TextEnv):
             move = self._rng.choice(self.game.legal(self.state))
         else:
             move = self.opponent.move(self.game, self.state, self._rng)
-        self._place(self.game.play(self.state, move))
-
-    def _place(self, state: State) -> None:
-        self.state, self._legal = state, self.game.legal_actions(state)
+        self.state = self.game.play(self.state, move)
 
     def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         winner = self.game.winner(self.state)
