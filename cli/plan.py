@@ -19,6 +19,7 @@ from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, 
 from earl.dispatch.rows import Columns, token_bytes
 from earl.dispatch.rows import columns as named
 from earl.errors import EarlError, unknown
+from earl.formats import duration
 from earl.parallel.hardware import Device, of_gpus, own_devices
 from earl.parallel.memory import ModelShape, catalogue, known, nearest
 from earl.parallel.selector.selector import expected_seconds, replayed
@@ -26,7 +27,7 @@ from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
-from earl.planner.sheet import Grid, comparison_grid, duration, emitted, layout_text, sheet
+from earl.planner.sheet import Grid, comparison_grid, emitted, layout_text, sheet
 from earl.planner.tracing import trace_question
 from earl.recipe import build, load_toml, override
 from earl.runs.store import Store

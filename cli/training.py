@@ -23,11 +23,11 @@ from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig
 from earl.errors import EarlError
+from earl.formats import size
 from earl.observer import Observers, RecordedStep
 from earl.parallel.layout import learner_layout
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
-from earl.preflight.cluster import size
 from earl.recipe import build, dump
 from earl.rollout.tasks import opponents
 from earl.runs import checkpoint, signing

@@ -13,8 +13,9 @@ from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
+from earl.formats import size
 from earl.preflight import cluster, plan, preflight
-from earl.preflight.cluster import check_disk, size
+from earl.preflight.cluster import check_disk
 from earl.recipe import build, override
 
 GAME: dict[str, Any] = {

@@ -15,40 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from earl.cli.text import one_line
+from earl.formats import short
 
 DIM = "bright_black"
 GOOD, WARN, BAD = "green", "yellow", "red"
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "white", "red")
 """Of the 16 colours that every terminal has, so that the user's theme applies."""
-
-
-def short(value: float) -> str:
-    """A number in three digits, such as 0.25, 72, 1.5k, 2M."""
-    if not math.isfinite(value):
-        return "-"
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def percent(share: float) -> str:
-    """A fraction in per cent, such as <0.1%, 12.3%, >99.9%; only exact 0 and 1 are shown as 0 and 100."""
-    if not math.isfinite(share):
-        return "-"
-    if abs(share) < 1e-9 or abs(1 - share) < 1e-9:  # sums of exact probabilities miss 0 and 1 by rounding
-        return f"{share:.0%}"
-    return "<0.1%" if share < 5e-4 else ">99.9%" if share > 0.9995 else f"{share:.1%}"
-
-
-def duration(seconds: float) -> str:
-    """A time in its natural units, such as 4.2ms, 3.21s, 1m 15s, 2d 7h."""
-    if not math.isfinite(seconds):
-        return "-"
-    for large, unit, small, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= large:
-            return f"{seconds // large:.0f}{unit} {seconds % large // small:.0f}{part}"
-    return f"{seconds:.3g}s" if seconds >= 1 else f"{1000 * seconds:.3g}ms"
 
 
 def safe(text: str) -> str:

@@ -29,12 +29,10 @@ from earl.cli.live.canvas import (
     Sparkline,
     bar,
     columns,
-    duration,
-    percent,
     safe,
-    short,
 )
 from earl.cli.live.now import WARNINGS, Forecast, Points, RunNow, forecasts
+from earl.formats import duration, percent, short, size
 from earl.matches import by_opponent, mean_over_seats
 from earl.runs.summary import FINAL
 
@@ -137,12 +135,12 @@ def stages(run: RunNow, height: int) -> Drawn:
     if not found:
         return NOTHING
     whole = sum(mean for _, _, mean in found) or 1.0
-    table = columns(16, -9, -9, -8, 0)
+    table = columns(16, -12, -12, -8, 0)
     table.add_row("stage", "last", "per step", "part", style=DIM)
     for number, (stage, last, mean) in enumerate(found[: max(1, height - 2)]):
         color = PALETTE[number % len(PALETTE)]
-        cells = duration(last), duration(mean), percent(mean / whole)
-        table.add_row(Text(safe(stage), color), *cells, bar(mean / whole, color))
+        times = [duration(value).replace("µ", "u") for value in (last, mean)]  # for terminals without UTF-8
+        table.add_row(Text(safe(stage), color), *times, percent(mean / whole), bar(mean / whole, color))
     seconds = dict(now.step_seconds(run, COURSE))
     tokens = [(value, seconds[step]) for step, value in run.series("tokens")[-10:] if seconds.get(step)]
     rate = f", {short(sum(n for n, _ in tokens) / sum(s for _, s in tokens))} tokens/s" if tokens else ""
@@ -236,7 +234,7 @@ def _truncated(run: RunNow) -> list[Text]:
 
 
 def _memory(run: RunNow) -> list[Text]:
-    told = ", ".join(f"{name} {short(run.last(metric))}B" for metric, name in MEMORY.items() if run.last(metric) > 0)
+    told = ", ".join(f"{name} {size(run.last(metric))}" for metric, name in MEMORY.items() if run.last(metric) > 0)
     return [Text(f"memory implied: {told}", DIM)] if told else []
 
 

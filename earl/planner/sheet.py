@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from earl.dispatch.predicted_cost import MIB, load_at
+from earl.formats import duration, short, three_digits
 from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
@@ -28,27 +29,6 @@ class Grid:
     title: str
     names: tuple[str, ...]  # of the columns; some in two lines
     rows: tuple[tuple[str, ...], ...]  # each with at most as many values as `names`
-
-
-def short(tokens: int) -> str:
-    """Tokens with a unit: 422342 gives '422K', 1291715 '1.29M', 512 '512'."""
-    for unit, size in (("M", 1e6), ("K", 1e3)):
-        if tokens >= size:
-            return f"{tokens / size:.3g}{unit}" if tokens < 100 * size else f"{tokens / size:.0f}{unit}"
-    return str(tokens)
-
-
-def significant(value: float) -> str:
-    """Three digits, thousands with commas: '1,234', '12.3'."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds with a unit: '17.3 µs', '1.73 ms', '41.8 s', '10.3 h'."""
-    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{significant(seconds / size)} {unit}"
-    return "< 1 µs" if seconds else "0"
 
 
 def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
@@ -107,7 +87,7 @@ def layout_text(layout: Layout) -> str:
 
 
 def _cost(hours: Estimate, price: float | None) -> list[str]:
-    return [significant(hours.value), *([] if price is None else [significant(hours.value * price)])]
+    return [three_digits(hours.value), *([] if price is None else [three_digits(hours.value * price)])]
 
 
 def _part(part: StageTime) -> str:
@@ -184,7 +164,7 @@ def _speed(cell: PlanCell, chosen: bool) -> str:
     if cell.throughput is None:
         return f"{NO_ROOM}  "
     waves = f"×{cell.waves}" if cell.waves and cell.waves > 1 else ""
-    return f"{significant(cell.throughput.value)}{waves}{' *' if chosen else '  '}"
+    return f"{three_digits(cell.throughput.value)}{waves}{' *' if chosen else '  '}"
 
 
 def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:

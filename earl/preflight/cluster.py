@@ -12,6 +12,7 @@ from pathlib import Path
 from earl.config import Config
 from earl.engine.source import folder_of, is_here, known_shape
 from earl.errors import EarlError
+from earl.formats import size
 from earl.parallel.hardware import ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.ray.inventory import here, installed, inventory, on_this_machine
@@ -87,14 +88,6 @@ def memory_bytes() -> int:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
     return min(physical, int(limit)) if limit.isdigit() else physical
-
-
-def size(count: float) -> str:
-    """Bytes with a unit: 1536 gives '1.5 KiB'."""
-    units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while count >= 1024 and len(units) > 1:
-        count, units = count / 1024, units[1:]
-    return f"{count:.0f} {units[0]}" if units[0] == "bytes" else f"{count:.1f} {units[0]}"
 
 
 CURES = {

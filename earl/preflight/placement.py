@@ -8,6 +8,7 @@ from earl.config import Config
 from earl.dispatch.predicted_cost import load_at
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
+from earl.formats import size
 from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
 from earl.parallel.hardware import GIB
@@ -16,7 +17,7 @@ from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
 from earl.placement.costs import now
 from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
-from earl.preflight.cluster import Site, memory_bytes, size
+from earl.preflight.cluster import Site, memory_bytes
 
 PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
 

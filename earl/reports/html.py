@@ -4,7 +4,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import unicodedata
 from datetime import datetime
 from functools import lru_cache
@@ -71,36 +70,13 @@ def shown_line(text: str, limit: int = 400) -> str:
     return shown(text, limit).replace("\n", "⟨LF⟩")
 
 
-def percent(fraction: float) -> str:
-    """A fraction in per cent, such as <0.01 % or 88.8 %. Only an exact 0 is shown as 0 and only an exact 1 as 100."""
-    return "–" if math.isnan(fraction) else f"{percent_digits(fraction)}{THIN}%"
-
-
-def percent_digits(fraction: float) -> str:
-    rest = 1 - fraction
-    if abs(fraction) < 1e-9 or abs(rest) < 1e-9:  # sums of exact probabilities miss 0 and 1 by rounding
-        return "0" if rest > 0.5 else "100"
-    if fraction < 5e-5:
-        return "<0.01"
-    if rest < 5e-5:
-        return ">99.99"
-    return f"{100 * fraction:.1f}" if 0.01 <= fraction <= 0.99 else f"{100 * fraction:.2f}"
+def thin(text: str) -> str:
+    """A number and its unit, kept in one line."""
+    return text.replace(" ", THIN)
 
 
 def count(value: float) -> str:
     return f"{value:,.0f}".replace(",", THIN)
-
-
-def seconds(value: float) -> str:
-    """A duration such as 4.2 ms, 3.21 s, 12 min 34 s or 2 h 1 min."""
-    if value < 1:
-        return f"{1000 * value:.3g}{THIN}ms"
-    if value < 100:
-        return f"{value:.3g}{THIN}s"
-    minutes, rest = divmod(round(value), 60)
-    if minutes < 100:
-        return f"{minutes}{THIN}min {rest}{THIN}s"
-    return f"{minutes // 60}{THIN}h {minutes % 60}{THIN}min"
 
 
 def moment(time: float) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from earl.formats import duration, percent
 from earl.reports import figures, html, results
 from earl.reports.context_plots import context_figures, forecast_figure, heat_figure
 from earl.reports.data import RunData
 from earl.reports.episodes import browser
 from earl.reports.figures import Figure
-from earl.reports.html import count, moment, pack, plotly, script_hash, seconds, shown
+from earl.reports.html import count, moment, pack, plotly, script_hash, shown, thin
 from earl.reports.results import strength_figures
 from earl.runs.store import RecordedDecision
 from earl.runs.summary import FINAL
@@ -36,7 +37,7 @@ def summary(data: RunData) -> list[tuple[str, str]]:
         ("State", _state(data)),
         ("Steps", _steps(data)),
         ("Played", f"{count(played)} training episodes, {count(tokens)} tokens" if played else MISSING),
-        ("Time in steps", seconds(spent) if spent else MISSING),
+        ("Time in steps", thin(duration(spent)) if spent else MISSING),
         ("Started", moment(data.started) if data.started else MISSING),
         ("Last change", moment(data.changed) if data.changed else MISSING),
         ("Signature", shown(data.signed, 300)),
@@ -162,7 +163,7 @@ def _template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=html.percent, count=count, seconds=seconds, moment=moment, shown=shown)
+    environment.filters.update(percent=percent, count=count, seconds=duration, thin=thin, moment=moment, shown=shown)
     environment.globals.update(results=results)
     return environment.get_template(name)
 

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from earl.formats import percent, percent_digits
 from earl.matches import BOTH_SEATS, MatchResult, by_opponent, mean_over_seats, wilson
 from earl.reports import figures
 from earl.reports.data import RunData
 from earl.reports.figures import Figure
-from earl.reports.html import count, percent, percent_digits, shown
+from earl.reports.html import count, shown, thin
 from earl.runs.store import RecordedMatch
 
 _LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]
@@ -102,7 +103,7 @@ def cell(result: MatchResult, measure: str) -> Cell:
     if not result.exact and result.episodes:
         low, high = wilson(value * result.episodes, result.episodes)
         interval = f"{percent_digits(low)} to {percent_digits(high)}"
-    return Cell(percent(value), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
+    return Cell(thin(percent(value)), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
 
 
 def size(result: MatchResult) -> str:

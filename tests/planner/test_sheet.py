@@ -3,21 +3,8 @@
 import pytest
 
 from earl.planner.plan import plan
-from earl.planner.sheet import comparison_grid, duration, sheet, short, significant
+from earl.planner.sheet import comparison_grid, sheet
 from tests.planner.asked import asked
-
-
-def test_numbers_as_people_read_them() -> None:
-    assert [short(tokens) for tokens in (512, 2048, 65_536, 422_342, 1_291_715)] == [
-        "512",
-        "2.05K",
-        "65.5K",
-        "422K",
-        "1.29M",
-    ]
-    assert [significant(value) for value in (0.0123, 12.345, 99.9, 1234.5)] == ["0.0123", "12.3", "99.9", "1,234"]
-    spans = (0.0, 4e-7, 0.0004, 0.00173, 41.84, 593.0, 37_250.0)
-    assert [duration(seconds) for seconds in spans] == ["0", "< 1 µs", "400 µs", "1.73 ms", "41.8 s", "593 s", "10.3 h"]
 
 
 def test_every_row_is_as_wide_as_its_table_and_every_choice_is_marked() -> None:

@@ -69,16 +69,16 @@ def test_every_page_fills_the_terminal_exactly(
 
 def test_at_80_x_24_everything_is_on_three_pages(full_run: RunNow) -> None:
     first, second, third = (("\n".join(page(full_run, 80, 24, number))) for number in range(3))
-    assert "demo  tictactoe  training  last change 2s ago" in first
+    assert "demo  tictactoe  training  last change 2 s ago" in first
     assert "step 20/40" in first
-    assert "50.0%, 4s per step, about 1m 20s left" in first
+    assert "50.0 %, 4 s per step, about 80 s left" in first
     assert "forecast at step 18: p95 reaches the limit at 30" in first
-    for words in ("at step 20:", "random", "80.0%", "reward 0.5", "illegal replies"):
+    for words in ("at step 20:", "random", "80.0 %", "reward 0.5", "illegal replies"):
         assert words in first
     assert "reward 0.5" not in second
-    for words in ("limit 120", "p95 90", "reply hit the limit", "environment", "75.0%", "action"):
+    for words in ("limit 120", "p95 90", "reply hit the limit", "environment", "75.0 %", "action"):
         assert words in second
-    for words in ("update", "3s", "rollout", "tokens/s", "started", "forecast: p95 reaches"):
+    for words in ("update", "3 s", "rollout", "tokens/s", "started", "forecast: p95 reaches"):
         assert words in third
     assert page(full_run, 80, 24, 3) == page(full_run, 80, 24, 0)  # counted round
     assert page(full_run, 80, 24, -1) == page(full_run, 80, 24, 2)
@@ -107,7 +107,7 @@ def test_forecasts_in_words(make_run: Make) -> None:
 
 def test_a_limit_far_above_is_told_and_not_drawn(make_run: Make) -> None:
     shown = everything(make_run({"context/window/p50": [50.0, 60.0], "context/limit": [8192.0, 8192.0]}), 160, 50)
-    assert "limit 8.19k, above" in shown
+    assert "limit 8.19K, above" in shown
 
 
 def test_without_utf_8_all_is_ascii(full_run: RunNow) -> None:
@@ -131,7 +131,7 @@ def test_a_finished_run_says_so_and_shows_the_best_weights(make_run: Make) -> No
     final = [RecordedMatch(40, "final", MatchResult("tictactoe", "random", 0, False, 9, 0.75, 0.25, 0.0, 0.0, 0.0))]
     events = [Event(40, 0.0, "finish", "finished; the best weights are those of step 20")]
     shown = everything(make_run({"reward": [1.0] * 40}, state="finished", matches=final, events=events))
-    for words in ("finished; the best weights are those of step 20", "best weights:", "75.0%", "100%"):
+    for words in ("finished; the best weights are those of step 20", "best weights:", "75.0 %", "100 %"):
         assert words in shown
 
 
@@ -139,7 +139,7 @@ def test_other_states(make_run: Make) -> None:
     assert "starting" in everything(make_run())
     assert "nothing recorded yet" in everything(make_run())
     assert "stopped; earl train --resume goes on" in everything(make_run({"reward": [1.0]}, state="stopped"))
-    assert "nothing was written for 10m 0s" in everything(make_run({"reward": [1.0]}, quiet=600.0))
+    assert "nothing was written for 10 min 0 s" in everything(make_run({"reward": [1.0]}, quiet=600.0))
     assert "problem: run.db is damaged" in everything(make_run(problems=("run.db is damaged",)))
 
 
