@@ -4,13 +4,19 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from earl.cli.text import one_line, table
-from earl.matches import FRACTIONS, MatchResult, by_opponent, mean_over_seats, wilson
+from earl.matches import FRACTIONS, OUTCOMES, MatchResult, by_opponent, mean_over_seats, wilson
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 SEATS = ("first", "second")
+PER_MOVE = ("forfeit", "turn_tokens", "optimal", "value_lost")
+HOW = {
+    **{"illegal": "illegal", "forfeit": "forfeit", "truncated": "truncated", "turn_tokens": "tokens/turn"},
+    **{"optimal": "optimal moves", "value_lost": "value lost/move"},
+}
+"""Field of a result and its title."""
 
 
 def as_objects(results: Iterable[MatchResult]) -> list[dict[str, Any]]:
@@ -25,6 +31,8 @@ def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
         if not result.exact:
             interval = wilson(result.win * result.episodes, result.episodes)
             by_seat[SEATS[result.seat]]["win_interval"] = list(interval)
+            if result.distinct_games:
+                by_seat[SEATS[result.seat]]["distinct"] = _distinct(result)
     facts = {"env": mean.env, "opponent": mean.opponent or None, "exact": mean.exact}
     return {**facts, **_numbers(mean), "by_seat": by_seat}
 
@@ -32,32 +40,53 @@ def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
 def _numbers(result: MatchResult) -> dict[str, Any]:
     fractions = {name: getattr(result, name) for name in FRACTIONS}
     faults = {"faults": len(result.faults)} if result.faults else {}
-    return {"episodes_or_leaves": result.episodes, **fractions, **faults}
+    moves = {name: value for name in PER_MOVE if (value := getattr(result, name)) is not None}
+    return {"episodes_or_leaves": result.episodes, **fractions, **faults, **moves}
 
 
-def match_table(results: Sequence[MatchResult]) -> "Table":
+def _distinct(result: MatchResult) -> dict[str, Any]:
+    """The results of the games that differ, each with its interval."""
+    told: dict[str, Any] = {"games": result.distinct_games}
+    for name in OUTCOMES:
+        told[name], *told[f"{name}_interval"] = result.share(name)
+    return told
+
+
+def match_tables(results: Sequence[MatchResult]) -> list["Table"]:
+    """What the games came to, with intervals; how they were played."""
     task = all(not result.opponent for result in results)
-    named = [*(("solved",) if task else ("win", "draw")), "loss", "illegal", "truncated"]
-    rows = []
-    for result in (result for seats in by_opponent(results).values() for result in seats):
-        player = (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
-        shares = [_share(result, name) for name in FRACTIONS if not (task and name == "draw")]
-        rows.append((*player, *shares, _measured(result, task)))
-    return table((*(("task",) if task else ("opponent", "seat")), *named, "measured"), rows, right=named)
+    listed = [result for seats in by_opponent(results).values() for result in seats]
+    head = ("task",) if task else ("opponent", "seat")
+    players = [(one_line(r.env),) if task else (one_line(r.opponent), SEATS[r.seat]) for r in listed]
+    named = ("win", "loss") if task else OUTCOMES
+    titles = ("solved", "loss") if task else named
+    shares = [[_share(result, name) for name in named] for result in listed]
+    rows = [(*who, *cells, _measured(result, task)) for who, cells, result in zip(players, shares, listed, strict=True)]
+    how = [(*who, *(_told(r, name) for name in HOW)) for who, r in zip(players, listed, strict=True)]
+    drawn = table((*head, *titles, "measured"), rows, right=titles), table((*head, *HOW.values()), how, HOW.values())
+    return [*drawn]
 
 
 def _share(result: MatchResult, name: str) -> str:
-    value: float = getattr(result, name)
-    if result.exact or name in ("illegal", "truncated"):
-        return f"{value:.1%}"
-    low, high = wilson(value * result.episodes, result.episodes)
-    return f"{value:.1%} [{low * 100:.1f}, {high * 100:.1f}]"
+    value, low, high = result.share(name)
+    return f"{value:.1%}" if result.exact else f"{value:.1%} [{low * 100:.1f}, {high * 100:.1f}]"
+
+
+def _told(result: MatchResult, name: str) -> str:
+    value: float | None = getattr(result, name)
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if name in ("turn_tokens", "value_lost") else f"{value:.1%}"
 
 
 def _measured(result: MatchResult, task: bool) -> str:
     if result.exact:
         return f"exact, {result.episodes:,} {'leaf' if result.episodes == 1 else 'leaves'}"
-    return f"{result.episodes:,} {'held-out tasks' if task else 'games'}"
+    kind = "held-out tasks" if task else "games"
+    alike = result.distinct_games not in (0, result.episodes)
+    return (
+        f"{result.distinct_games:,} distinct of {result.episodes:,} {kind}" if alike else f"{result.episodes:,} {kind}"
+    )
 
 
 def in_short(results: Sequence[MatchResult]) -> str:

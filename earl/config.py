@@ -40,6 +40,9 @@ class EvaluateConfig(Section):
     """Steps between evaluations."""
     opponents: list[str] = Field([])
     """Who is met; empty in tool tasks."""
+    held_out: list[str] = Field([])
+    """Who is met by the evaluation at the end as well, and by `earl eval` unless it names others: no opponent that is
+    learned from, or by which weights are selected."""
     exact: bool = False
     """Enumerate every reply of the opponents instead of playing `episodes` games."""
     episodes: int = Field(200, ge=1)
@@ -534,7 +537,7 @@ class Config(Section):
         """Names that may be import strings: of the environment, the parser, the algorithm, teachers and opponents."""
         named = [self.agent.parser, self.algorithm.name]
         for one in self.each_env():
-            met = (one.env.opponents, one.warm_start.opponents, one.evaluate.opponents)
+            met = (one.env.opponents, one.warm_start.opponents, one.evaluate.opponents, one.evaluate.held_out)
             named += [one.env.name, one.warm_start.teacher, *(name for own in met for name in own)]
         return named
 
@@ -546,7 +549,7 @@ class Config(Section):
     def _of(self, other: OtherEnvConfig, teacher: str) -> "Config":
         """This recipe for another environment."""
         env = EnvConfig(**other.model_dump(exclude={"share", "teacher"}))
-        evaluate = {"opponents": [*other.opponents], "exact": False}
+        evaluate = {"opponents": [*other.opponents], "held_out": [], "exact": False}
         own = self.changed(warm_start={"teacher": teacher, "opponents": {}}, evaluate=evaluate)
         return own.model_copy(update={"env": env})
 

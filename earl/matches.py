@@ -7,7 +7,10 @@ from typing import Any
 
 BOTH_SEATS = -1
 """Seat of a result that is the mean over seats."""
-FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
+OUTCOMES = ("win", "draw", "loss")
+FRACTIONS = (*OUTCOMES, "illegal", "truncated")
+MEASURES = ("distinct_win", "distinct_draw", "distinct_loss", "forfeit", "turn_tokens", "optimal", "value_lost")
+"""Fields of a result that runs of earlier versions lack, beside `distinct_games`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,24 @@ class MatchResult:
     faults: tuple[str, ...] = ()
     """Faults of the environment and invalid replies of a server, which end an episode; they count as losses. Not kept
     in run.db."""
+    distinct_games: int = 0  # episodes that differ, in their moves or in what was asked; 0 where nobody counted
+    distinct_win: float | None = None  # fractions of the distinct games: those that are alike count once
+    distinct_draw: float | None = None
+    distinct_loss: float | None = None
+    forfeit: float | None = None  # fraction of episodes that a rule or limit ended without a result; they count as lost
+    turn_tokens: float | None = None  # sampled tokens per reply
+    optimal: float | None = None  # fraction of moves that keep the value of the position, by the game's solver
+    value_lost: float | None = None  # per move: 1 from a win to a draw or from there to a loss
+
+    def share(self, name: str) -> tuple[float, float, float]:
+        """A fraction and its 95 % interval. Wins, draws and losses of samples are those of the distinct games, where
+        these were counted; the interval of an exact one is the fraction itself."""
+        value: float = getattr(self, name)
+        if self.exact:
+            return value, value, value
+        counted = self.distinct_games and name in OUTCOMES
+        value, games = (getattr(self, f"distinct_{name}"), self.distinct_games) if counted else (value, self.episodes)
+        return value, *wilson(value * games, games)
 
 
 def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -55,9 +76,10 @@ def by_opponent(results: Iterable[MatchResult]) -> dict[tuple[str, bool], list[M
 def mean_over_seats(results: Sequence[MatchResult]) -> MatchResult:
     """Mean over one result per seat; each seat weighs the same, however many leaves it has."""
     assert len({result.seat for result in results}) == len(results)
-    means: dict[str, Any] = {
-        name: math.fsum(getattr(result, name) for result in results) / len(results) for name in FRACTIONS
-    }
+    means: dict[str, Any] = {}
+    for name in (*FRACTIONS, *MEASURES):
+        values = [getattr(result, name) for result in results]
+        means[name] = None if None in values else math.fsum(values) / len(results)
     faults = tuple(fault for result in results for fault in result.faults)
-    episodes = sum(result.episodes for result in results)
-    return replace(results[0], seat=BOTH_SEATS, episodes=episodes, faults=faults, **means)
+    episodes, distinct = (sum(getattr(result, name) for result in results) for name in ("episodes", "distinct_games"))
+    return replace(results[0], seat=BOTH_SEATS, episodes=episodes, distinct_games=distinct, faults=faults, **means)

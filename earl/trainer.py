@@ -26,6 +26,7 @@ from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.campaign import known_to, measured_first
 from earl.recipe import build
+from earl.rollout.tasks import EVALUATION
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
@@ -106,7 +107,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     better = False
     if step in (0, config.warm_start.steps) or due(step, config.evaluate.every, config.total_steps):
         with clock("evaluate"):
-            results = _evaluated(run, step, config.evaluate.episodes)
+            results = _evaluated(run, step, final=False)
         better = progress.better(results)
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
@@ -163,7 +164,7 @@ def _finish(run: OpenRun, progress: Progress) -> None:
     best = _restore_best(run, progress)
     pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
-    results = _evaluated(run, progress.step, run.config.evaluate.final_episodes)
+    results = _evaluated(run, progress.step, final=True)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
     run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}")
     if step == 0:
@@ -178,9 +179,9 @@ def _finish(run: OpenRun, progress: Progress) -> None:
         run.observer.step(RecordedStep(progress.step, {}, {}, results, FINAL))
 
 
-def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
+def _evaluated(run: OpenRun, step: int, final: bool) -> list[MatchResult]:
     """The results of evaluation; what was lost by faults is logged."""
-    results = evaluate_matches(run.pipeline, episodes)
+    results = evaluate_matches(run.pipeline, final)
     for result in results:
         if result.faults:
             met = result.opponent or "the tasks"
@@ -189,11 +190,17 @@ def _evaluated(run: OpenRun, step: int, episodes: int) -> list[MatchResult]:
     return results
 
 
-def evaluate_matches(pipeline: StepPipeline, episodes: int) -> list[MatchResult]:
+def evaluate_matches(pipeline: StepPipeline, final: bool) -> list[MatchResult]:
+    """The results against the recipe's opponents. The final ones are of games by which no weights were selected, and
+    against held-out opponents too."""
     planned = []
     for one in pipeline.config.each_env():
-        met = one.evaluate
-        planned += evaluation.matches(pipeline.world.of(one.env.name), met.opponents, met.exact, episodes)
+        met, world = one.evaluate, pipeline.world.of(one.env.name)
+        if final:
+            opponents = [*met.opponents, *met.held_out]
+            planned += evaluation.matches(world, opponents, met.exact, met.final_episodes)
+        else:
+            planned += evaluation.matches(world, met.opponents, met.exact, met.episodes, EVALUATION)
     return pipeline.players.evaluate(planned)
 
 

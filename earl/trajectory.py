@@ -55,6 +55,8 @@ class StopReason(StrEnum):
 
 TRUNCATING = frozenset({StopReason.CONTEXT_LIMIT, StopReason.TRUNCATED_TURN})
 """Stop reasons where a token limit ended the episode, not the environment or the policy."""
+FORFEITS = TRUNCATING | {StopReason.ILLEGAL_ACTION, StopReason.TURN_LIMIT}
+"""Stop reasons that end an episode without a result, to the policy's charge."""
 FAULTS = frozenset({StopReason.ENV_ERROR, StopReason.SAMPLER_ERROR})
 """Stop reasons that say nothing about the policy: the environment failed, or a server's reply was invalid."""
 

@@ -1,8 +1,12 @@
 """Exact evaluation against a plain recursion over the game, sampled evaluation against exact."""
 
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from math import fsum, sqrt
+from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,10 +16,10 @@ from earl.agents.scripted.registry import player
 from earl.envs.games.base import State
 from earl.envs.games.tictactoe import TICTACTOE as GAME
 from earl.errors import EarlError
-from earl.evaluation import ANY, Match, matches, strength
-from earl.matches import MatchResult
+from earl.evaluation import ANY, FINAL_GAMES, Match, matches, strength
+from earl.matches import MatchResult, wilson
 from earl.rollout.episode import Rules
-from earl.rollout.tasks import EpisodeFactory
+from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.trajectory import Completion, StopReason
 
 
@@ -90,6 +94,7 @@ def world(chat):
 
 
 OPPONENTS = ["random", "heuristic", "perfect", "perfect@0.25", "alphabeta:2"]
+RESULTS = ("win", "draw", "loss", "illegal")
 POLICIES = [lowest, always_nine, perfect_move]
 
 
@@ -130,13 +135,123 @@ def test_every_leaf_is_played_exactly_once_with_its_probability(world, chat, mon
             scripts.append(self)
 
     monkeypatch.setattr(evaluation, "Script", Noted)
-    played, weights = evaluation._enumerate(world, Table(chat, lowest), Match(opponent, seat, exact=True))
+    episodes, weights = evaluation._enumerate(world, Table(chat, lowest), Match(opponent, seat, exact=True))
+    played = [episode.trajectory() for episode in episodes]
     # The agent's moves follow from the opponent's, so the opponent's choices name the leaf.
     assert len({tuple(script.path) for script in scripts}) == len(scripts) == len(played)
     assert all(trajectory.stop is StopReason.FINISHED for trajectory in played)
     expected = sorted((outcome, round(p, 12)) for outcome, p in leaves(lowest, seat, opponent))
     found = sorted((t.outcome.value, round(weight, 12)) for t, weight in zip(played, weights, strict=True))
     assert found == expected
+
+
+def test_games_that_are_alike_count_once(world, chat):
+    # The lowest cell against a deterministic opponent: one game, 40 times.
+    alone = evaluation.evaluate(world, Table(chat, lowest), Match("heuristic", 0, episodes=40))
+    assert (alone.episodes, alone.distinct_games) == (40, 1)
+    assert alone.share("win") == (alone.win, *wilson(alone.win, 1))
+    # Of 300 games against random play, as many differ as there are leaves that were reached.
+    many = evaluation.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=300))
+    reached = {(outcome, round(p, 9)) for outcome, p in leaves(lowest, 0, "random")}
+    assert 1 < len(reached) <= many.distinct_games < 300
+    assert many.distinct_win + many.distinct_draw + many.distinct_loss == pytest.approx(1)
+    assert many.share("win")[0] == many.distinct_win
+    assert many.share("illegal")[1:] == wilson(0, 300)
+    every = evaluation.evaluate(world, Table(chat, lowest), Match(ANY, 0, exact=True))
+    assert every.distinct_games == every.episodes
+    assert every.share("loss") == (every.loss,) * 3
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize("choose", [lowest, perfect_move])
+def test_moves_are_judged_by_the_game_s_value(world, chat, choose, seat):
+    result = evaluation.evaluate(world, Table(chat, choose), Match(ANY, seat, exact=True))
+    made = Counter()
+
+    def below(state):
+        if GAME.over(state):
+            return 1
+        if state.player != seat:
+            return sum(below(GAME.play(state, move)) for move in GAME.legal(state))
+        move = int(choose(shown(state))) - 1
+        ends = below(GAME.play(state, move))
+        made[state, move] += ends  # the move is made in so many games
+        return ends
+
+    below(State())
+    lost = {key: value(key[0]) + value(GAME.play(*key)) for key in made}  # the second one is the opponent's
+    assert result.value_lost == pytest.approx(sum(lost[key] * made[key] for key in made) / made.total())
+    assert result.optimal == pytest.approx(sum(made[key] for key in made if not lost[key]) / made.total())
+    assert (result.optimal == 1) is (choose is perfect_move)
+
+
+@cache
+def value(state):
+    """Plain minimax, for the player to move."""
+    if GAME.over(state):
+        return 0 if GAME.winner(state) is None else -1
+    return max(-value(GAME.play(state, move)) for move in GAME.legal(state))
+
+
+def test_a_forfeit_is_told_apart(world, chat):
+    result = evaluation.evaluate(world, Table(chat, always_nine), Match("random", 0, episodes=50))
+    assert result.forfeit == result.illegal > 0
+    assert result.turn_tokens == 2  # a cell and the end of the turn
+    task = EpisodeFactory("arithmetic", {}, chat, Rules(max_turn_tokens=40, context_limit=300))
+    (match,) = matches(task, [], exact=False, episodes=6)
+    result = evaluation.evaluate(task, Table(chat, lambda _: "0"), match)
+    assert (result.optimal, result.distinct_games) == (None, 6)
+
+
+def prove(world, chat, choose):
+    planned = matches(world, [ANY], exact=True, episodes=1)
+    return evaluation.proof([evaluation.evaluated(world, Table(chat, choose), match)[1] for match in planned])
+
+
+def checked(path, text):
+    """What the independent program says of a proof."""
+    path.write_text(text)
+    command = [sys.executable, "-I", "docs/check_proof.py", str(path)]
+    return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("choose", POLICIES)
+def test_a_proof_is_accepted_by_a_program_of_its_own(world, chat, choose, tmp_path):
+    text = prove(world, chat, choose)
+    said = checked(tmp_path / "proof", text)
+    assert (said.returncode, said.stderr) == (0, "")
+    counted = [Counter(outcome for outcome, _ in leaves(choose, seat, ANY)) for seat in (0, 1)]
+    told = (", ".join(f"{one[n]} {n.replace('illegal', 'forfeit')}" for n in RESULTS) for one in counted)
+    assert said.stdout == "accepted: " + ", ".join(f"seat {n}: {one}" for n, one in enumerate(told, 1)) + "\n"
+
+
+def test_a_proof_that_was_changed_is_refused(world, chat, tmp_path):
+    text = prove(world, chat, perfect_move)
+    lines = text.splitlines()
+    rng = Random(0)
+    for trial in range(40):
+        number = rng.choice([n for n, line in enumerate(lines) if line[0].isdigit()])
+        second = number > lines.index(next(line for line in lines if line.startswith("seat 2")))
+        moves, result = lines[number].split()
+        at = rng.randrange(second, len(moves), 2)  # a reply of the policy
+        other = rng.choice([move for move in "123456789" if move != moves[at]])
+        flipped = f"{moves[:at]}{other}{moves[at + 1 :]} {result}"
+        flipped = flipped if trial % 4 else f"{moves} {'win' if result == 'draw' else 'draw'}"
+        said = checked(tmp_path / "proof", "\n".join([*lines[:number], flipped, *lines[number + 1 :], ""]))
+        assert said.returncode == 1 and "ValueError" in said.stderr, flipped
+    for number in rng.sample([n for n, line in enumerate(lines) if line[0].isdigit()], 5):  # left out, or twice
+        for changed in ([*lines[:number], *lines[number + 1 :]], [*lines[: number + 1], *lines[number:]]):
+            assert "ValueError" in checked(tmp_path / "proof", "\n".join([*changed, ""])).stderr
+
+
+def test_games_of_the_end_are_others_than_those_of_selection(world, chat):
+    policy = Table(chat, lowest)
+    by_stream = [
+        evaluation.evaluate(world, policy, matches(world, ["random"], False, 200, stream)[0])
+        for stream in (EVALUATION, FINAL_GAMES)
+    ]
+    assert by_stream[0] != by_stream[1]
+    assert matches(world, ["random"], False, 200)[0].stream == FINAL_GAMES
 
 
 def test_waves_do_not_show(world, chat, monkeypatch):

@@ -232,7 +232,7 @@ def shown(config: Config, world: EpisodeFactory) -> Demonstrations:
 
 def group_of(episodes: Sequence[Playable]) -> Group:
     """The trajectories of a task's episodes, by seat where these have both."""
-    played = [trajectory for episode in episodes for trajectory in episode.trajectories()]
+    played = [own.trajectory() for episode in episodes for own in episode.learners()]
     return Group(tuple(sorted(played, key=lambda trajectory: trajectory.task.seat)))
 
 

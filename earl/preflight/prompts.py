@@ -60,6 +60,7 @@ def check_world(config: Config) -> None:
     _check_known_ahead(config)
     _check_met("warm_start.opponents", config.warm_start.opponents, env)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
+    _check_held_out(config)
     if config.warm_start.steps and not config.warm_start.data:
         with setting("warm_start.teacher"):
             agent(config.warm_start.teacher, env)
@@ -127,6 +128,19 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
                 _check_policy(key, name, env)
             else:
                 player(name, env)
+
+
+def _check_held_out(config: Config) -> None:
+    """Held-out opponents exist, and are met nowhere else."""
+    held_out, warm = config.evaluate.held_out, config.warm_start
+    _check_met("evaluate.held_out", held_out, config.env.name)
+    for key, met in (
+        ("env.opponents", config.env.opponents),
+        ("warm_start.opponents", warm.opponents),
+        ("evaluate.opponents", config.evaluate.opponents),
+    ):
+        if known := [name for name in held_out if name in met]:
+            raise EarlError(f"evaluate.held_out names {known[0]!r}, which {key} has too; leave it out of one of them")
 
 
 def _check_known_ahead(config: Config) -> None:

@@ -81,7 +81,7 @@ def play(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
             thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
     else:
         _play_in_lockstep(episodes, sampler)
-    return [trajectory for episode in episodes for trajectory in episode.trajectories()]
+    return [own.trajectory() for episode in episodes for own in episode.learners()]
 
 
 def _play_in_lockstep(episodes: Sequence[Playable], sampler: Completes) -> None:

@@ -17,6 +17,8 @@ from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.config import AgentConfig
 from earl.envs.base import OTHER_MOVES, Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
+from earl.envs.games.base import State
+from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import boundary
 from earl.seeds import derive
 from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory, Turn
@@ -149,6 +151,7 @@ class Episode:
         self._history = HistoryPolicy.of(rules.history)
         self._rounds: list[PastTurn] = []  # of the open context, as far as the history policy keeps them
         self._after_summary: Told | None = None
+        self.positions: list[State] = []  # of a board before each action
         self._acted: tuple[int, str, float] | None = None  # start of the reply, action, seconds: not answered yet
         self._begin()
 
@@ -240,8 +243,14 @@ class Episode:
         ended = (self.stop, self.outcome, self.illegal, self.error)
         return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended)
 
-    def trajectories(self) -> list[Trajectory]:
-        return [self.trajectory()]
+    def learners(self) -> "list[Episode]":
+        return [self]
+
+    @property
+    def board(self) -> BoardGameEnv | None:
+        """The board that it is played on, where it is one of earl's, in this process."""
+        board = self.env.board if isinstance(self.env, SharedSeat) else self.env
+        return board if isinstance(board, BoardGameEnv) else None
 
     @property
     def waiting(self) -> bool:
@@ -253,6 +262,7 @@ class Episode:
         with boundary() as fault:
             rule = self.env.rule(action)
             if rule is None:
+                self.positions += [self.board.state] if self.board else []
                 returned: Any = self.env.step(action)
             else:
                 checked_text("the rule", rule, self._longest)

@@ -1,12 +1,13 @@
 """Metrics of a step's episodes, and match results."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from earl.context.track import context_metrics
 from earl.matches import MatchResult
-from earl.trajectory import FAULTS, PlayedGroups, StopReason, Trajectory
+from earl.trajectory import FAULTS, FORFEITS, PlayedGroups, StopReason, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
@@ -61,7 +62,11 @@ def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, f
         shares["truncated"] += weight * trajectory.truncated
     shares = {name: weight / total for name, weight in shares.items()}  # divided last: a full share is exactly 1
     faults = tuple(str(t.error) for t, _ in members if t.stop in FAULTS)
-    return MatchResult(env, opponent, seat, exact, len(members), **shares, faults=faults)
+    forfeit = sum(weight for t, weight in members if t.stop in FORFEITS) / total
+    replies = sum(weight * len(t.turns) for t, weight in members)
+    turn_tokens = sum(weight * t.num_sampled for t, weight in members) / replies if replies else None
+    measured: dict[str, Any] = {**shares, "faults": faults, "forfeit": forfeit, "turn_tokens": turn_tokens}
+    return MatchResult(env, opponent, seat, exact, len(members), **measured)
 
 
 def _share(flags: Iterable[bool]) -> float:

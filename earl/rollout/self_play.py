@@ -11,7 +11,7 @@ from random import Random
 
 from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.rollout.episode import Episode
-from earl.trajectory import Completion, Prompt, StopReason, Trajectory
+from earl.trajectory import Completion, Prompt, StopReason
 
 SELF = "self"
 """The opponent that is the policy itself: it learns from both seats."""
@@ -76,10 +76,9 @@ class PairedEpisodes:
         elif self._mover.waiting:
             self._next_turn()
 
-    def trajectories(self) -> list[Trajectory]:
+    def learners(self) -> list[Episode]:
         """By seat; none of an opponent, nor of a seat that never had a turn."""
-        learns = (seat for seat in sorted(self._seats) if not self._seats[seat].policy)
-        return [self._seats[seat].trajectory() for seat in learns]
+        return [self._seats[seat] for seat in sorted(self._seats) if not self._seats[seat].policy]
 
     def _next_turn(self) -> None:
         """Answer who is to move now, or at the end of the game both."""

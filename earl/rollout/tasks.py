@@ -22,7 +22,7 @@ from earl.seeds import derive
 from earl.trajectory import Task
 
 EVALUATION = "evaluation"
-"""Seeds derived from this word are held out: training never sees them."""
+"""Seeds derived from this word are held out: training never sees them. A run selects its best weights by them."""
 OTHER_SEAT = 1 << 31
 """Sets the sessions of the second seat apart; more than the episodes of a step."""
 

@@ -11,17 +11,17 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
 from earl.errors import EarlError
-from earl.matches import BOTH_SEATS, MatchResult
+from earl.matches import BOTH_SEATS, FRACTIONS, MEASURES, MatchResult
 from earl.runs.storage import checked_database, storage
 from earl.trajectory import Author, ContextTokens
 
-FORMAT = 3  # version of the tables, in the database's `user_version`
+FORMAT = 4  # version of the tables, in the database's `user_version`
 
 TABLES = {
     "metrics": "CREATE TABLE metrics (step INTEGER, name TEXT, value REAL, PRIMARY KEY (step, name)) WITHOUT ROWID",
@@ -38,12 +38,22 @@ TABLES = {
     "decisions": """CREATE TABLE decisions (
         id INTEGER PRIMARY KEY, step INTEGER, stage TEXT, choice TEXT, before TEXT, reason TEXT, why TEXT, inputs TEXT
     )""",
+    "measures": """CREATE TABLE measures (
+        step INTEGER, phase TEXT, opponent TEXT, seat INTEGER, exact INTEGER, distinct_games INTEGER,
+        distinct_win REAL, distinct_draw REAL, distinct_loss REAL, forfeit REAL, turn_tokens REAL, optimal REAL,
+        value_lost REAL, PRIMARY KEY (step, phase, opponent, seat, exact)
+    ) WITHOUT ROWID""",
 }
-ADDED = {"contexts": 2, "decisions": 3}  # format that introduced a table; a writer adds it to older databases
+ADDED = {
+    "contexts": 2,
+    "decisions": 3,
+    "measures": 4,
+}  # format that introduced a table; a writer adds it to others
 
 _COUNT, _SHARE, _NAME, _TEXT = (int, 0, 1 << 53), (float, -1e-6, 1 + 1e-6), (str, 0, 1000), (str, 0, 1 << 20)
+_SHARES = (*FRACTIONS, "distinct_win", "distinct_draw", "distinct_loss", "forfeit", "optimal")
 _BOUNDS: dict[str, tuple[type, float, float]] = {
-    **dict.fromkeys(("episodes", "tokens"), _COUNT),
+    **dict.fromkeys(("episodes", "tokens", "distinct_games"), _COUNT),
     "id": (int, -(1 << 63), 1 << 63),
     "step": (int, 0, 10**9),
     "turn": (int, 0, 1000),
@@ -53,13 +63,15 @@ _BOUNDS: dict[str, tuple[type, float, float]] = {
     "value": (float, -math.inf, math.inf),
     "seconds": (float, 0, 1e12),
     "time": (float, 0, 1e11),
-    **dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), _SHARE),
+    **dict.fromkeys(_SHARES, _SHARE),
+    "turn_tokens": (float, 0, 1 << 53),
+    "value_lost": (float, 0, 2),
     **dict.fromkeys(("name", "stage", "kind", "phase", "env", "opponent", "choice", "before", "reason"), _NAME),
     **dict.fromkeys(("message", "why", "inputs"), _TEXT),
 }
 """Type and range of each column's values, or the length of text: SQLite enforces neither."""
-_ABSENT = {"before", "value", "seconds", "win", "draw", "loss", "illegal", "truncated"}
-"""Columns that may hold NULL: a NaN, or no earlier choice."""
+_ABSENT = {"before", "value", "seconds", "turn_tokens", "value_lost", *_SHARES}
+"""Columns that may hold NULL: a NaN, no earlier choice, or what was not measured."""
 LEAST_ROW_BYTES = 4
 
 
@@ -126,6 +138,12 @@ def recorded_match(step: int, phase: str, env: str, opponent: str, seat: int, ex
     episodes, *fractions = rest
     values: list[Any] = [number(value) for value in fractions]
     return RecordedMatch(step, phase, MatchResult(env, opponent, seat, bool(exact), episodes, *values))
+
+
+MATCH_COLUMNS = 10
+"""Fields of a result that the table `matches` has, the first ones."""
+MEASURED = ("distinct_games", *MEASURES)
+"""Those that the table `measures` has."""
 
 
 LONGEST, SHORT = 1 << 20, 1 << 13
@@ -252,7 +270,11 @@ class Store:
         self._write(
             metrics=[(step, name, float(value)) for name, value in metrics.items()],
             timings=[(step, stage, float(seconds)) for stage, seconds in timings.items()],
-            matches=[(step, phase, *astuple(result)[:-1]) for result in matches],
+            matches=[(step, phase, *astuple(result)[:MATCH_COLUMNS]) for result in matches],
+            measures=[
+                (step, phase, result.opponent, result.seat, result.exact, *(getattr(result, name) for name in MEASURED))
+                for result in matches
+            ],
             contexts=[astuple(cell) for cell in contexts],
         )
 
@@ -286,7 +308,13 @@ class Store:
         return self._series("SELECT stage, step, seconds FROM timings WHERE step >= ? ORDER BY step, stage", since)
 
     def matches(self) -> list[RecordedMatch]:
-        return [recorded_match(*row) for row in self._table("matches", "step, phase, opponent, seat, exact")]
+        key = "step, phase, opponent, seat, exact"
+        measured = {row[:5]: dict(zip(MEASURED, row[5:], strict=True)) for row in self._table("measures", key)}
+        return [
+            replace(match, result=replace(match.result, **measured.get((*row[:2], *row[3:6]), {})))
+            for row in self._table("matches", key)
+            for match in [recorded_match(*row)]
+        ]
 
     def contexts(self) -> list[ContextTokens]:
         """Tokens by step, turn and author."""

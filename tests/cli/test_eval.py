@@ -1,14 +1,18 @@
 """`earl eval`: a run or a model, sampled or enumerated."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from earl.runs import checkpoint
 
-KEYS = ["env", "opponent", "exact", "episodes_or_leaves", "win", "draw", "loss", "illegal", "truncated", "by_seat"]
+ROOT = Path(__file__).parents[2]
 FRACTIONS = ("win", "draw", "loss", "illegal", "truncated")
+PER_MOVE = ("forfeit", "turn_tokens")  # and what the solver says of moves, where one was made
+KEYS = ["env", "opponent", "exact", "episodes_or_leaves", *FRACTIONS, *PER_MOVE, "by_seat"]
 
 
 def test_one_opponent_is_one_object(earl, trained: Path) -> None:
@@ -20,7 +24,11 @@ def test_one_opponent_is_one_object(earl, trained: Path) -> None:
     seats = said.json["by_seat"]
     assert list(seats) == ["first", "second"]
     for seat in seats.values():
-        assert set(seat) == {"episodes_or_leaves", *FRACTIONS, "win_interval"}
+        assert set(seat) == {"episodes_or_leaves", *FRACTIONS, *PER_MOVE, "win_interval", "distinct"}
+        assert 1 <= seat["distinct"]["games"] <= 6
+        for name in ("win", "draw", "loss"):
+            low, high = seat["distinct"][f"{name}_interval"]
+            assert 0 <= low <= seat["distinct"][name] <= high <= 1
         assert seat["episodes_or_leaves"] == 6  # evaluate.final_episodes
         low, high = seat["win_interval"]
         assert 0 <= low <= seat["win"] <= high <= 1
@@ -45,9 +53,18 @@ def test_several_opponents_are_a_list_in_the_order_given(earl, trained: Path) ->
     assert [entry["opponent"] for entry in said.json] == ["random", "heuristic"]
     assert [entry["episodes_or_leaves"] for entry in said.json] == [6, 6]
     table = earl("eval", trained, *opponents).out
-    assert table.count("3 games") == 4
+    assert len(re.findall(r" 3 games| [12] distinct of 3 games", table)) == 4
     assert "%" in table
     assert "[" in table  # intervals
+
+
+def test_a_proof_of_every_line_of_play_is_written(earl, trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "proof.txt"
+    said = earl("eval", trained, "--exact", "--proof", file, "--json")
+    assert (said.code, said.json["opponent"]) == (0, "any")
+    ran = subprocess.run([sys.executable, "-I", ROOT / "docs/check_proof.py", file], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.partition(":")[0]) == (0, "accepted"), ran.stderr
+    assert len(file.read_text().splitlines()) == said.json["episodes_or_leaves"] + 3  # the game, and its seats
 
 
 def test_seeds_draw_the_games(earl, trained: Path) -> None:
@@ -76,6 +93,8 @@ def test_a_model_plays_by_the_recipe_of_the_environment(earl, tiny: Path, traine
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["RUN", "--proof", "proof.txt"], "add --exact"),
+        (["RUN", "--exact", "--proof", "proof.txt", "--opponent", "perfect"], "leave out other opponents"),
         (["RUN", "--opponent", "rndom"], "unknown opponent 'rndom'; did you mean 'random'?"),
         (["RUN"], "name one with --opponent"),
         (["RUN", "--opponent", "any"], "it needs --exact"),

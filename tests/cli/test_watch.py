@@ -137,7 +137,8 @@ def test_a_database_of_the_first_format(earl, trained: Path, tmp_path: Path) -> 
         )
     connection = sqlite3.connect(folder.database)
     connection.executescript(
-        "DROP TABLE contexts; DROP TABLE decisions; PRAGMA user_version = 1; PRAGMA journal_mode = DELETE;"
+        "DROP TABLE contexts; DROP TABLE decisions; DROP TABLE measures; PRAGMA user_version = 1; "
+        "PRAGMA journal_mode = DELETE;"
     )
     connection.close()
     said = earl("watch", "old", "--runs", tmp_path)

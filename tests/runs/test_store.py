@@ -1,6 +1,7 @@
 import math
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +16,7 @@ from earl.runs.store import RecordedDecision, RecordedMatch, Store
 
 WON = MatchResult("tictactoe", "random", 0, False, 400, 0.9, 0.05, 0.05, 0.01, 0.0)
 LOST = MatchResult("tictactoe", "perfect", 1, True, 31, 0.0, 0.0, 1.0, 0.0, 0.0)
+PLAYED = replace(WON, seat=1, distinct_games=3, distinct_win=0.5, forfeit=0.1, turn_tokens=2.5, optimal=0.9)
 
 
 def test_a_step_comes_back(tmp_path: Path) -> None:
@@ -113,11 +115,27 @@ def test_decisions_come_back_in_their_order_and_are_forgotten_with_their_steps(t
         assert store.decisions() == [first, again]
 
 
+def test_a_database_of_format_3_has_results_without_measures_until_it_is_written_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "run.db") as store:
+        store.record_step(0, {}, {}, [PLAYED])
+        assert store.matches()[0].result == PLAYED
+    with closing(sqlite3.connect(tmp_path / "run.db")) as connection:
+        connection.execute("DROP TABLE measures")
+        connection.execute("PRAGMA user_version = 3")
+        connection.commit()
+    with Store(tmp_path / "run.db", read_only=True) as store:
+        assert store.matches()[0].result == replace(WON, seat=1)
+    with Store(tmp_path / "run.db") as store:
+        store.record_step(1, {}, {}, [PLAYED])
+        assert [match.result for match in store.matches()] == [replace(WON, seat=1), PLAYED]
+
+
 def test_a_database_of_format_2_has_no_decisions_until_it_is_written_again(tmp_path: Path) -> None:
     with Store(tmp_path / "run.db") as store:
         store.record_step(0, {"loss": 1.0}, {})
     with sqlite3.connect(tmp_path / "run.db") as connection:
         connection.execute("DROP TABLE decisions")
+        connection.execute("DROP TABLE measures")
         connection.execute("PRAGMA user_version = 2")
     connection.close()
     with Store(tmp_path / "run.db", read_only=True) as store:
