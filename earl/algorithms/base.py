@@ -57,6 +57,10 @@ class Algorithm(Section):
     needs_groups: ClassVar[bool] = True
     """Whether the episodes of a group are compared, so that one alone, or several of equal return, teach nothing."""
 
+    on_samples: ClassVar[bool] = True
+    """Whether the policy sampled the tokens, from the distribution that `rollout.top_p` and `top_k` left; labels are
+    learned under the whole one."""
+
     aggregation: Literal["token", "sequence", "constant"] = "token"
     """Mean over `token`s of a minibatch; or over rows (contexts), `sequence`: of each row's mean, `constant`: of each
     row's sum divided by `constant_tokens`."""

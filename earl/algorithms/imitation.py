@@ -1,5 +1,7 @@
 """Imitation of a teacher: maximum likelihood of its labels, for the warm start (arXiv 2206.01626)."""
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -10,6 +12,8 @@ from earl.trajectory import PlayedGroups
 
 class Imitation(Algorithm):
     """-log π(label) of each token."""
+
+    on_samples: ClassVar[bool] = False
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
         return Advantages(np.ones_like(values), np.zeros_like(values))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from earl.audit.case import Case
 from earl.audit.findings import CheckOutcome, Fault, Finding, Unchecked
 from earl.audit.rebuild import more
+from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.score import review
 from earl.rollout.pack import contexts, pack
 from earl.seeds import derive, uniforms
@@ -90,11 +91,11 @@ def gather(episodes: Episodes, drawn: bool = True) -> Sampled:
     return Sampled(places, np.array(tokens, np.int64), np.array(logprobs), np.array(draws), seen, numbers)
 
 
-def by_weights(model: Any, episodes: Episodes, temperature: float) -> Evidence:
+def by_weights(model: Any, episodes: Episodes, temperature: float, truncation: Truncation = NOTHING_CUT) -> Evidence:
     """Evidence from a model about the tokens of `gather`."""
     trajectories = [trajectory for _, trajectory in episodes]
     rows = pack(trajectories)
-    scored, below = review(model, rows, temperature)
+    scored, below = review(model, rows, temperature, truncation)
     order = np.array(list(_row_places(trajectories, rows.offsets)), np.int64)
     logprobs = scored[order].astype(np.float64)
     return Evidence(logprobs, below[order], below[order] + np.exp(logprobs))
@@ -209,7 +210,8 @@ def after_update(case: Case) -> Iterator[Finding]:
 def _by_weights(case: Case, episodes: Episodes, step: int) -> Evidence:
     policy = case.run.policy(step)
     assert policy is not None
-    return by_weights(policy.model, episodes, case.run.config.rollout.temperature)
+    rollout = case.run.config.rollout
+    return by_weights(policy.model, episodes, rollout.temperature, Truncation.of(rollout))
 
 
 def _unchecked(sampled: Sampled, unknown: NDArray[np.bool_], alone: bool) -> Unchecked:

@@ -22,6 +22,7 @@ from earl.engine.heap import give_back
 from earl.engine.lora import frozen_base
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
+from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.score import Scorer, Scores, score, spread
 from earl.engine.train_state import TrainState
 from earl.rollout.pack import complete
@@ -92,8 +93,8 @@ class Chunk(Generic[R]):
     numbers: NDArray[np.int64]
     """[N], the index of each member in the source rows; empty for a silent chunk."""
 
-    def scores(self, scorer: Scorer, temperature: float) -> Scores:
-        return spread(score(scorer, self.kinds, temperature), self.kinds, self.copies)
+    def scores(self, scorer: Scorer, temperature: float, truncation: Truncation = NOTHING_CUT) -> Scores:
+        return spread(score(scorer, self.kinds, temperature, truncation), self.kinds, self.copies)
 
 
 def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
@@ -135,8 +136,8 @@ class Update:
 
 
 class Learner:
-    """AdamW on a model, and on a value head if `values`. All `ranks` call every method alike; `temperature` is the
-    sampler's, so that both use the same distribution."""
+    """AdamW on a model, and on a value head if `values`. All `ranks` call every method alike; `temperature` and
+    `truncation` are the sampler's, so that both use the same distribution."""
 
     costs: Mapping[str, float] = MappingProxyType({})  # cost of moving rows to the learner: none, they are local
 
@@ -147,8 +148,10 @@ class Learner:
         temperature: float,
         ranks: Ranks,
         values: bool,
+        truncation: Truncation = NOTHING_CUT,
     ) -> None:
         self._config, self._temperature, self._ranks = learner, temperature, ranks
+        self._truncation = truncation
         give_back(learner.micro_batch_tokens)
         policy.model.eval()  # does not stop gradients; dropout would change the sampled distribution
         self.scorer = ranks.place(policy, learner, values)
@@ -233,21 +236,21 @@ class Learner:
 
         Args:
             reference: use the model as it was at the first such call; with adapters, the model without them.
-            temperature: in place of the sampler's.
+            temperature: in place of the sampler's; the distribution is then not truncated.
             part: which rows of the step these are; None: all of them.
         """
-        heat = temperature or self._temperature
+        how = (temperature, NOTHING_CUT) if temperature else (self._temperature, self._truncation)
         if reference and self._config.lora_rank:
             with frozen_base(self.scorer.model):
-                return self.logprobs(rows, temperature=heat, part=part)
+                return self._shared(rows, rows.mask, lambda chunk: chunk.scores(self.scorer, *how).logprobs, part)
         scorer = self.state.reference() if reference else self.scorer
-        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, heat).logprobs, part)
+        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
 
     @torch.no_grad()
     def values(self, rows: Rows, part: RowShare | None = None) -> NDArray[np.float32]:
         """The value head's estimates [T] at rows.value_mask."""
-        heat = self._temperature
-        return self._shared(rows, rows.value_mask, lambda chunk: chunk.scores(self.scorer, heat).values, part)
+        how = (self._temperature, NOTHING_CUT)
+        return self._shared(rows, rows.value_mask, lambda chunk: chunk.scores(self.scorer, *how).values, part)
 
     def _corrected(self, batch: Batch, update: Update, part: RowShare) -> tuple[Batch, dict[str, float]]:
         """The batch with importance correction, and its statistics: means over the trained tokens of all processes."""
@@ -302,7 +305,8 @@ class Learner:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Loss of a micro-batch, scaled so that the sum over micro-batches and processes is the mean that the algorithm
         aggregates by; of the entropy, the mean over tokens."""
-        batch, scores = chunk.members, chunk.scores(self.scorer, self._temperature)
+        batch, cut = chunk.members, self._truncation if algorithm.on_samples else NOTHING_CUT
+        scores = chunk.scores(self.scorer, self._temperature, cut)
         inputs = _token_inputs(batch, scores)
         losses, stats = algorithm.loss(inputs)
         loss = _aggregated(losses, inputs, algorithm, counts)

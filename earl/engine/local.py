@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
-from earl.engine.sampler import Probe, Sampler, check
+from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
 from earl.engine.sharding.expert_parallel import expert_layers, spread
 from earl.engine.sharding.mesh import join_group
 from earl.engine.sharding.tensor_parallel import gathered, split
@@ -254,9 +254,15 @@ class LocalSampler(Sampler):
 
     tp = 1
 
-    def __init__(self, policy: Policy, temperature: float = 1.0, room_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        temperature: float = 1.0,
+        room_bytes: int | None = None,
+        truncation: Truncation = NOTHING_CUT,
+    ) -> None:
         self._stop_ids = policy.stop_ids
-        self._temperature = temperature
+        self._temperature, self._truncation = temperature, truncation
         self.version = 0
         self._room = sys.maxsize
         if room_bytes is not None:
@@ -359,7 +365,10 @@ class LocalSampler(Sampler):
 
     def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
         """Tokens [B] and their log-probs [B]."""
-        logprobs = torch.log_softmax(logits / self._temperature, dim=-1)
+        logits = logits / self._temperature
+        if self._truncation:
+            logits = logits.masked_fill(logits < self._truncation.lowest(logits), -torch.inf)
+        logprobs = torch.log_softmax(logits, dim=-1)
         chosen = logprobs.argmax(dim=-1)
         if not greedy.all():
             # Inverse of the cumulative distribution: one uniform number per row, so that a row's tokens do not depend
@@ -421,13 +430,18 @@ class SplitSampler(LocalSampler):
     EarlError when the model cannot be split over this many processes."""
 
     def __init__(
-        self, policy: Policy, tp_group: TpGroup, temperature: float = 1.0, room_bytes: int | None = None
+        self,
+        policy: Policy,
+        tp_group: TpGroup,
+        temperature: float = 1.0,
+        room_bytes: int | None = None,
+        truncation: Truncation = NOTHING_CUT,
     ) -> None:
         self._tp_group, self.tp = tp_group, tp_group.layout.tp
         self._words = policy.model.config.get_text_config().vocab_size
         self._boxes: dict[str, Box] = {}
         self._released: list[int] = []
-        super().__init__(policy, temperature, room_bytes)
+        super().__init__(policy, temperature, room_bytes, truncation)
 
     def together(self, work: Callable[[], R]) -> R | None:
         """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from earl.batch import Rows
+from earl.config import RolloutConfig
 from earl.errors import EarlError
 from earl.trajectory import Completion, Prompt
 
@@ -77,6 +78,33 @@ def check(probe: Probe, measured: Sequence[float], tolerance: float, version: in
             f"the learner {expected:.6f}; they may differ by {tolerance:g}: the engine did not take the weights "
             "whole, or computes something else; set sampler.engine to local"
         )
+
+
+class Truncation(NamedTuple):
+    """Which tokens may be drawn: the `top_k` most likely (0: all), and of these as few as together have `top_p` of
+    their probability; those as likely as the last one too. The others have probability 0, and the rest is divided by
+    its sum: that is the policy which acts, and so the one whose log-probs, entropy and ratios are learned with."""
+
+    top_p: float = 1.0
+    top_k: int = 0
+
+    @classmethod
+    def of(cls, rollout: RolloutConfig) -> Self:
+        return cls(rollout.top_p, rollout.top_k)
+
+    def __bool__(self) -> bool:
+        return self != NOTHING_CUT
+
+    def lowest(self, logits: Tensor) -> Tensor:
+        """The smallest logit that is kept of each row of the whole vocabulary [M, V], after the temperature: [M, 1]."""
+        ordered = logits.topk(min(self.top_k or logits.shape[1], logits.shape[1]), dim=-1).values
+        chances = torch.softmax(ordered, dim=-1, dtype=torch.float64)
+        before = chances.cumsum(dim=-1) - chances  # of the first it is 0, so that one token is always kept
+        count = (before < self.top_p).sum(dim=-1, keepdim=True)
+        return ordered.gather(1, count - 1)
+
+
+NOTHING_CUT = Truncation()
 
 
 class Sampler:

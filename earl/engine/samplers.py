@@ -12,7 +12,7 @@ from torch import Tensor
 from earl.config import Config
 from earl.engine.local import LocalSampler, SplitSampler, TpGroup
 from earl.engine.model import Policy, shape_of
-from earl.engine.sampler import Probe, Sampler
+from earl.engine.sampler import Probe, Sampler, Truncation
 from earl.engine.vllm.device import device
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
@@ -149,12 +149,14 @@ def make_sampler(config: Config, policy: Policy, tp_group: TpGroup | None = None
     completes single prompts if environments are slow or remote, or rollout overlaps with learning. tp_group: the
     processes of a split copy. Raises EarlError when [sampler] asks for an engine that is missing, or that cannot run
     here."""
-    shape, temperature, room = shape_of(policy.model), config.rollout.temperature, config.sampler.cache_bytes
+    shape, room = shape_of(policy.model), config.sampler.cache_bytes
+    temperature, truncation = config.rollout.temperature, Truncation.of(config.rollout)
     if engine_of(config) == "vllm":
         from earl.engine.vllm.sampler import VllmSampler
 
-        return VllmSampler(policy, config.sampler, temperature, longest_context(config, shape))
-    local = SplitSampler(policy, tp_group, temperature, room) if tp_group else LocalSampler(policy, temperature, room)
+        return VllmSampler(policy, config.sampler, temperature, longest_context(config, shape), truncation)
+    own = (temperature, room, truncation)
+    local = SplitSampler(policy, tp_group, *own) if tp_group else LocalSampler(policy, *own)
     place = config.placement
     return Batcher(local) if config.env.delay_seconds or place.max_staleness or place.environments else local
 

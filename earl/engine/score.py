@@ -25,7 +25,8 @@ from torch.nn.functional import pad
 from earl.batch import Rows, chunks_by_tokens, repeats
 from earl.engine.attention import ATTENTION, NO_MASK, PackedRows, Spans, spans
 from earl.engine.model import head, hidden_states
-from earl.engine.sharding.tensor_parallel import copied, summed
+from earl.engine.sampler import NOTHING_CUT, Truncation
+from earl.engine.sharding.tensor_parallel import copied, gathered, summed
 from earl.parallel.memory import LOGITS_AT_ONCE, PRODUCT_AT_ONCE
 
 
@@ -125,6 +126,7 @@ class TokenScores(torch.autograd.Function):
         targets: Tensor,
         temperature: float,
         group: ProcessGroup | None,
+        cut: tuple[Truncation, int] = (NOTHING_CUT, 0),
     ) -> tuple[Tensor, Tensor]:
         """Log-probs [M] and entropies [M] in float32.
 
@@ -135,23 +137,30 @@ class TokenScores(torch.autograd.Function):
             targets: [M], minus the first token id of this process: other processes' tokens lie outside 0 … V' - 1.
             temperature: divides the logits.
             group: the processes that the vocabulary is split over; None: not split.
+            cut: the truncation of the distribution, which targets are not subject to, and the size of the vocabulary.
         """
         ctx.temperature = temperature
         step = slice_positions(weight.shape[0])
         log_sums, entropies, logprobs = (states.new_empty(len(states), dtype=torch.float32) for _ in range(3))
+        lowest = states.new_empty(len(states), 1, dtype=torch.float32) if cut[0] else None
         for start in range(0, len(states), step):
             span = slice(start, start + step)
-            log_sums[span], target, mean = _summary(states[span], weight, bias, targets[span], temperature, group)
+            logits = _logits(states[span], weight, bias, temperature)
+            if lowest is not None:
+                lowest[span] = cut[0].lowest(logits if group is None else gathered(logits, 1, cut[1], group))
+                _cut(logits, targets[span], lowest[span])
+            log_sums[span], target, mean = _summary(logits, targets[span], group)
+            del logits  # free each slice before the next one
             logprobs[span] = target - log_sums[span]
             entropies[span] = log_sums[span] - mean
-        ctx.save_for_backward(states, weight, bias, targets, log_sums, entropies)
+        ctx.save_for_backward(states, weight, bias, targets, log_sums, entropies, lowest)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of states (this process's part) and of the output layer. With p the distribution and H its entropy:
         ∂ log p(t)/∂z = 1[t] - p and ∂H/∂z = -p · (log p + H)."""
-        states, weight, bias, targets, log_sums, entropies = ctx.saved_tensors
+        states, weight, bias, targets, log_sums, entropies, lowest = ctx.saved_tensors
         of_logprobs, of_entropies = gradients
         of_states = torch.empty_like(states)
         of_weight = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
@@ -159,9 +168,12 @@ class TokenScores(torch.autograd.Function):
         step = slice_positions(weight.shape[0])
         for start in range(0, len(states), step):
             span = slice(start, start + step)
-            logprobs = _logits(states[span], weight, bias, ctx.temperature).sub_(log_sums[span, None])
+            logits = _logits(states[span], weight, bias, ctx.temperature)
+            if lowest is not None:
+                _cut(logits, targets[span], lowest[span])
+            logprobs = logits.sub_(log_sums[span, None])
             of_logits = _of_logits(logprobs, targets[span], entropies[span], of_logprobs[span], of_entropies[span])
-            del logprobs  # free each slice before the next one
+            del logits, logprobs
             narrow = of_logits.div_(ctx.temperature).to(weight.dtype)
             of_states[span] = narrow @ weight
             if of_weight is not None:
@@ -170,7 +182,7 @@ class TokenScores(torch.autograd.Function):
                 of_bias += of_logits.sum(dim=0)
             del of_logits, narrow
         of_weight = None if of_weight is None else of_weight.to(weight.dtype)
-        return of_states, of_weight, None if of_bias is None else of_bias.to(bias.dtype), None, None, None
+        return of_states, of_weight, None if of_bias is None else of_bias.to(bias.dtype), None, None, None, None
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
@@ -178,16 +190,19 @@ def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 
-def _summary(
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    temperature: float,
-    group: ProcessGroup | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+CUT = -1e30  # a logit whose probability is 0; finite, as 0 times infinity is none
+
+
+def _cut(logits: Tensor, targets: Tensor, lowest: Tensor) -> None:
+    """Leave only the targets, and the logits that are not below `lowest` [m, 1]."""
+    dropped, places = logits < lowest, targets.clamp(0, logits.shape[1] - 1)[:, None]
+    _, inside = _chosen(logits, targets)
+    dropped.scatter_(1, places, dropped.gather(1, places) & ~inside[:, None])
+    logits.masked_fill_(dropped, CUT)
+
+
+def _summary(logits: Tensor, targets: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:
     """Log-sum-exp, target logit, and mean logit under the distribution, of each position."""
-    logits = _logits(states, weight, bias, temperature)
     highest = _over(logits.amax(dim=-1), ReduceOp.MAX, group)
     chosen, inside = _chosen(logits, targets)
     chances = (logits - highest[:, None]).exp_()
@@ -255,7 +270,14 @@ class Scorer(nn.Module):
         self.context: ProcessGroup | None = None
 
     def forward(
-        self, tokens: Tensor, rows: Spans, learned: Tensor, targets: Tensor, turns: Tensor, temperature: float
+        self,
+        tokens: Tensor,
+        rows: Spans,
+        learned: Tensor,
+        targets: Tensor,
+        turns: Tensor,
+        temperature: float,
+        truncation: Truncation = NOTHING_CUT,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probs [M], entropies [M] and values [K or 0] of packed rows.
 
@@ -266,10 +288,11 @@ class Scorer(nn.Module):
             turns: [K], positions at which a value is read.
         """
         if self.context is None:
-            return self._scored(tokens, rows, learned - 1, targets, turns, temperature)
+            return self._scored(tokens, rows, learned - 1, targets, turns, (temperature, truncation))
         own = portion(rows, self.context)
         (learns, before), (reads, at) = own.found(learned - 1), own.found(turns)
-        logprobs, entropy, values = self._scored(tokens[:, own.places], own, before, targets[learns], at, temperature)
+        how = (temperature, truncation)
+        logprobs, entropy, values = self._scored(tokens[:, own.places], own, before, targets[learns], at, how)
         wanted = len(turns) if self.value_head is not None else 0
         logprobs, entropy, values = own.collected(
             [
@@ -281,14 +304,21 @@ class Scorer(nn.Module):
         return logprobs, entropy, values
 
     def _scored(
-        self, tokens: Tensor, rows: PackedRows, places: Tensor, targets: Tensor, turns: Tensor, temperature: float
+        self,
+        tokens: Tensor,
+        rows: PackedRows,
+        places: Tensor,
+        targets: Tensor,
+        turns: Tensor,
+        how: tuple[float, Truncation],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Scores of the tokens after `places`, and values at `turns`, when all tokens are on this process."""
         states = packed_states(self.model, tokens, rows)
         layer, (group, first) = head(self.model), self.words
+        words = self.model.config.get_text_config().vocab_size
         before = copied(states[places], group)
         logprobs, entropy = TokenScores.apply(  # type: ignore[no-untyped-call]
-            before, layer.weight, layer.bias, targets - first, temperature, group
+            before, layer.weight, layer.bias, targets - first, how[0], group, (how[1], words)
         )
         if self.value_head is None:
             return logprobs, entropy, states.new_zeros(0)
@@ -302,14 +332,14 @@ def packed_states(model: Any, tokens: Tensor, rows: PackedRows) -> Tensor:
     )[0]
 
 
-def score(scorer: Scorer, rows: Rows, temperature: float) -> Scores:
+def score(scorer: Scorer, rows: Rows, temperature: float, truncation: Truncation = NOTHING_CUT) -> Scores:
     learned = np.flatnonzero(rows.mask)
     turns = np.flatnonzero(rows.value_mask)
     columns = (learned, rows.targets[learned].astype(np.int64), turns)
     tokens = torch.from_numpy(rows.tokens).long()[None].to(scorer.device)
     places = spans(tuple(rows.lengths.tolist()), scorer.device)
     moved = (torch.from_numpy(column).to(scorer.device) for column in columns)
-    return Scores(*scorer(tokens, places, *moved, temperature))
+    return Scores(*scorer(tokens, places, *moved, temperature, truncation))
 
 
 def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
@@ -331,7 +361,9 @@ MAX_TOKENS = 8192  # per forward pass of `review`
 
 
 @torch.inference_mode()
-def review(model: Any, rows: Rows, temperature: float) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+def review(
+    model: Any, rows: Rows, temperature: float, truncation: Truncation = NOTHING_CUT
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Score the sampled tokens of rows exactly as `LocalSampler` does when it draws them. Returns their log-probs, and
     the probability of all tokens with a smaller id: a draw in [below, below + exp(logprob)) gives this token. Both are
     [T], 0 where the mask is not set."""
@@ -346,8 +378,11 @@ def review(model: Any, rows: Rows, temperature: float) -> tuple[NDArray[np.float
         step = slice_positions(model.config.get_text_config().vocab_size)
         for start in range(0, len(learned), step):
             span = slice(start, start + step)
-            distribution = torch.log_softmax(head(model)(states[span]).float() / temperature, dim=-1)
             targets = torch.from_numpy(part.targets[learned[span]]).long()[:, None]
+            logits = head(model)(states[span]).float() / temperature
+            if truncation:
+                _cut(logits, targets[:, 0], truncation.lowest(logits))
+            distribution = torch.log_softmax(logits, dim=-1)
             chances = distribution.double().exp()
             reached = chances.cumsum(dim=-1)
             logprobs[places[span]] = distribution.gather(1, targets)[:, 0].numpy()

@@ -43,6 +43,7 @@ from earl.config import Config
 from earl.dispatch.weights import BUCKET_BYTES, Weight, pack, plan_weights
 from earl.engine.learner import Learner, RowShare, Update
 from earl.engine.model import CLOSED, Policy, meta_model
+from earl.engine.sampler import Truncation
 from earl.engine.sharding.mesh import Mesh, mesh_of
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -271,13 +272,11 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
 def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
     """What a learner's step takes on a rank of a grid, after a small one that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
-    kind, own = (
-        algorithm(config.algorithm.name, **config.algorithm.options),
-        (config.learner, config.rollout.temperature),
-    )
+    kind = algorithm(config.algorithm.name, **config.algorithm.options)
+    own, cut = (config.learner, config.rollout.temperature), Truncation.of(config.rollout)
 
     def made() -> Learner:
-        return Learner(Policy(meta_model(described), None), *own, Shards(mesh, MadeUp()), kind.needs_values)
+        return Learner(Policy(meta_model(described), None), *own, Shards(mesh, MadeUp()), kind.needs_values, cut)
 
     with Recorder(groups_of(mesh), fake) as recorder:
         loading, learner = recorder.stage("load", made)

@@ -18,6 +18,7 @@ from earl.engine.learner import Learner
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, load, make, shape_of
 from earl.engine.ranks import Replicas
+from earl.engine.sampler import Truncation
 from earl.engine.samplers import make_sampler
 from earl.evaluation import Match
 from earl.matches import MatchResult
@@ -115,7 +116,9 @@ def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> Step
     policy = policy or make(config.model, config.run.seed)
     values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
-    learner = Learner(policy, config.learner, config.rollout.temperature, Replicas(peers), values)
+    rollout = config.rollout
+    cut = Truncation.of(rollout)
+    learner = Learner(policy, config.learner, rollout.temperature, Replicas(peers), values, cut)
     world = world_of(config, policy.tokenizer)
     return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
 

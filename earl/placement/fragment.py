@@ -28,7 +28,7 @@ from earl.batch import Rows
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import load
-from earl.engine.sampler import Sampler
+from earl.engine.sampler import Sampler, Truncation
 from earl.engine.samplers import Batcher
 from earl.errors import EarlError
 from earl.evaluation import Match
@@ -182,7 +182,7 @@ def loaded(name: str) -> tuple[EpisodeFactory, Sampler]:
     folder = open_existing(here if (here := Path("runs") / run).is_dir() else Path(run))
     saved, config = chosen_checkpoint(folder, step), build(folder.recipe())
     policy = load(saved.path)
-    sampler = LocalSampler(policy, config.rollout.temperature)
+    sampler = LocalSampler(policy, config.rollout.temperature, truncation=Truncation.of(config.rollout))
     return world_of(config, policy.tokenizer, context_limit(saved)), Batcher(sampler)
 
 

@@ -58,7 +58,9 @@ def joined_batch(*parts):
 
 def test_rows_that_are_alike_are_scored_once(small, batch, monkeypatch):
     scored, plain = [], learning.score
-    monkeypatch.setattr(learning, "score", lambda model, rows, t: scored.append(rows.num_rows) or plain(model, rows, t))
+    monkeypatch.setattr(
+        learning, "score", lambda model, rows, *how: scored.append(rows.num_rows) or plain(model, rows, *how)
+    )
     learner_of(small()).update(batch, algorithm("grpo"), STILL)
     assert (sum(scored), batch.num_rows) == (len(distinct(batch)[0]), 13)
     assert sum(scored) <= 10  # of 13 rows 3 come again

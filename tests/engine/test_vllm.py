@@ -19,7 +19,7 @@ from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
 from earl.dispatch.weights import SentWeights, Weight, WeightManifest
 from earl.engine.local import split_axes
 from earl.engine.model import Policy, character_tokenizer, make, tensors_once
-from earl.engine.sampler import Probe, StaleWeights, check
+from earl.engine.sampler import Probe, StaleWeights, Truncation, check
 from earl.engine.vllm import device as vllm_device
 from earl.engine.vllm.device import Cpu
 from earl.errors import EarlError
@@ -102,6 +102,19 @@ def test_logprobs_are_the_learners_before_and_after_every_sync(engine, plain):
         shake(policy, seed=version)
         sampler.load(policy.model.state_dict(), version)
         assert_logprobs(plain, policy, prompts, sampler.generate(prompts), version)
+
+
+@pytest.mark.slow
+@cases("tied")
+def test_logprobs_are_of_the_truncated_distribution_as_the_learner_has_it(engine, plain, monkeypatch):
+    policy, sampler = engine
+    cut = Truncation(0.8, 30)
+    monkeypatch.setattr(sampler, "_truncation", cut)
+    for prompt, completion in zip(prompts_of(12), sampler.generate(prompts_of(12)), strict=True):
+        logits = plain(policy.model, [*prompt.tokens, *completion.tokens], 1.3)[len(prompt.tokens) - 1 : -1]
+        left = torch.log_softmax(logits.masked_fill(logits < cut.lowest(logits), -torch.inf), dim=-1)
+        own = [float(left[place, token]) for place, token in enumerate(completion.tokens)]
+        assert completion.logprobs == pytest.approx(own, abs=TOLERANCE)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from torch import Tensor
 from earl.config import SamplerConfig
 from earl.dispatch.weights import SentWeights
 from earl.engine.model import Policy
-from earl.engine.sampler import Probe, Sampler, check
+from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
 from earl.engine.vllm.device import Cpu, Gpu, asked, device, require_vllm
 from earl.errors import EarlError, boundary
 from earl.seeds import derive
@@ -44,10 +44,17 @@ class VllmSampler(Sampler):
     The engine has a thread of its own, in which requests join and leave between two of its steps. `version` of the
     weights changes only within `exclusively`; `cached_tokens` counts prompt tokens from the prefix cache."""
 
-    def __init__(self, policy: Policy, config: SamplerConfig, temperature: float, max_tokens: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: SamplerConfig,
+        temperature: float,
+        max_tokens: int,
+        truncation: Truncation = NOTHING_CUT,
+    ) -> None:
         self.version = self.cached_tokens = 0
         self._model, self._device = policy.model, device()
-        self._stop_ids, self._temperature = sorted(policy.stop_ids), temperature
+        self._stop_ids, self._temperature, self._truncation = sorted(policy.stop_ids), temperature, truncation
         os.environ.update({**QUIET, **os.environ, **self._device.environment(config)})
         require_vllm()
         self._device.check(policy.model.config, config)
@@ -154,6 +161,8 @@ class VllmSampler(Sampler):
         prompt, sampled = reply.prompt, len(reply.tokens)
         return SamplingParams(
             temperature=0.0 if prompt.greedy else self._temperature,
+            top_p=self._truncation.top_p,
+            top_k=self._truncation.top_k,
             seed=derive(prompt.seed, sampled) if sampled else prompt.seed,
             max_tokens=prompt.max_tokens - sampled,
             stop_token_ids=self._stop_ids,

@@ -23,6 +23,7 @@ from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.local import Meeting, SplitSampler, TpGroup
 from earl.engine.model import make, meta_policy
+from earl.engine.sampler import Truncation
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -48,7 +49,8 @@ def sharded_learner(
     else:
         policy, ranks = meta_policy(described), Shards(mesh, Stored(folder_of(described.path)))
     values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
-    learner = Learner(policy, config.learner, config.rollout.temperature, ranks, values)
+    rollout = config.rollout
+    learner = Learner(policy, config.learner, rollout.temperature, ranks, values, Truncation.of(rollout))
     if carried is not None:
         learner.state.take(carried)
     return learner

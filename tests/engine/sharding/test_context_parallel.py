@@ -14,6 +14,7 @@ from earl.benchmarks.layouts import _alone, _learner, free_port
 from earl.benchmarks.processes import run
 from earl.engine.attention import spans
 from earl.engine.learner import Update
+from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.score import _bounds, _piece
 from earl.parallel.layout import Layout
 
@@ -71,9 +72,9 @@ BATCHES = ([100], [1, 37, 1, 5, 60, 2, 1], [90, 1], [2], [1, 1], [3, 3, 3, 3, 3,
 """A row over all pieces; rows that end and begin within pieces; fewer tokens than pieces, and nothing to learn."""
 
 
-def learned(learner):
+def learned(learner, truncation):
     """Log-probs, those of the reference, values, statistics and weights, batch by batch."""
-    found = []
+    found, learner._truncation = [], truncation
     for seed, lengths in enumerate(BATCHES):
         batch = made(lengths, seed)
         reference = learner.logprobs(batch, reference=True)
@@ -86,26 +87,32 @@ def learned(learner):
     return found, weights
 
 
-def ours(seat, layout, case, port):
+def ours(seat, layout, case, truncation, port):
     from earl.engine.sharding.mesh import joined_mesh
     from earl.engine.sharding.shards import Shards
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     with joined_mesh(seat.process, layout, seat.address, port) as mesh:
-        return learned(_learner(case, Shards(mesh)))
+        return learned(_learner(case, Shards(mesh)), truncation)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "recompute"),
-    [(Layout(cp=2), True), (Layout(2, 1, 2), True), (Layout(1, 2, 2), False), (Layout(cp=4), False)],
+    ("layout", "recompute", "truncation"),
+    [
+        (Layout(cp=2), True, NOTHING_CUT),
+        (Layout(2, 1, 2), True, NOTHING_CUT),
+        (Layout(1, 2, 2), False, NOTHING_CUT),
+        (Layout(cp=4), False, NOTHING_CUT),
+        (Layout(1, 2, 1), False, Truncation(0.9, 40)),  # the vocabulary is split, and cut as a whole
+    ],
     ids=str,
 )
-def test_numbers_are_those_of_one_process(layout, recompute):
+def test_numbers_are_those_of_one_process(layout, recompute, truncation):
     case = {"recompute": recompute}
-    told = run(None, (0,) * layout.size, ours, layout, case, free_port())
-    expected, weights = learned(_alone(case))
+    told = run(None, (0,) * layout.size, ours, layout, case, truncation, free_port())
+    expected, weights = learned(_alone(case), truncation)
     for found, _ in told:
         for own, other in zip(found, expected, strict=True):
             assert max(np.abs(a - b).max(initial=0) for a, b in zip(own, other, strict=True)) < CLOSE
