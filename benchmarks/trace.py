@@ -6,6 +6,7 @@ The processes of a case are joined by gloo and hold real tensors; the trace of a
 
 import os
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,18 @@ def run(only: str | None = None) -> dict[str, Any]:
 
 
 def rows_of(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each stage: the fullest rank's peak, and all bytes of the busiest one."""
+    """A row for each stage: peak and exchanged bytes of the rank that was the fullest, beside its trace."""
     model, layout = {**CASES["model"], **case.get("model", {})}, Layout(*case["layout"])
     config = build({"env": {"name": "any"}, **{key: case.get(key, {}) for key in ("learner", "algorithm")}})
     job = TraceJob(layout, case["row_tokens"], config.learner.micro_batch_tokens)
     measured = run_processes(None, (0,) * layout.size, _rank, model, config, job, free_port())
-    predicted = [traced(model_config(model), config, replace(job, rank=rank)) for rank in range(layout.size)]
-    return [_row(case["name"], *pair) for pair in zip(_fullest(measured), _fullest(predicted), strict=True)]
+    trace_of = lru_cache(lambda rank: traced(model_config(model), config, replace(job, rank=rank)))
+    fullest = [max(stages, key=lambda own: own[1].peak_bytes) for stages in zip(*map(_numbered, measured), strict=True)]
+    return [_row(case["name"], stage, trace_of(rank).stage(stage.stage)) for rank, stage in fullest]
 
 
-def _fullest(traces: list[Trace]) -> list[StageTrace]:
-    """Of each stage the rank with the highest peak."""
-    by_stage = zip(*(own.stages for own in traces), strict=True)
-    return [max(stages, key=lambda stage: stage.peak_bytes) for stages in by_stage]
+def _numbered(trace: Trace) -> list[tuple[int, StageTrace]]:
+    return [(trace.job.rank, stage) for stage in trace.stages]
 
 
 def _row(name: str, measured: StageTrace, predicted: StageTrace) -> dict[str, Any]:
