@@ -37,7 +37,7 @@ def _keys(given: Given) -> list[str]:
 
 
 OFFERS: dict[str, Callable[[Given], Iterable[str]]] = {
-    **dict.fromkeys(("run", "runs", "player", "resume", "replay"), _runs),
+    **dict.fromkeys(("run", "runs", "player", "players", "resume", "replay"), _runs),
     **dict.fromkeys(("against", "opponents"), _opponents),
     "env": _environments,
     "assignments": _keys,

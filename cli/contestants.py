@@ -1,11 +1,12 @@
 """Loads the run or the model that a command names, ready to play."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
-from earl.cli.players import find_run, in_env, need_run
+from earl.agents.scripted import registry as scripted
+from earl.cli.players import find_run, in_env, need_run, unknown_player
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
 from earl.config import Config
@@ -13,12 +14,15 @@ from earl.engine.model import load
 from earl.engine.served import served
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
+from earl.league import League
 from earl.parallel.memory import known
 from earl.placement.embedded import EvalPolicy, judge
-from earl.placement.fragment import world_of
+from earl.placement.fragment import WithOpponents, loaded, world_of
 from earl.preflight import check_player
 from earl.recipe import build
-from earl.rollout.drivers import Greedy
+from earl.rollout.drivers import Completes, Greedy
+from earl.rollout.self_play import RUN
+from earl.rollout.tasks import EpisodeFactory
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
 
@@ -49,6 +53,45 @@ def contestant(
     policy = load(player)
     check_player(config, policy)
     return config, judge(config, policy)
+
+
+class OfEach(WithOpponents):
+    """The samplers of a league's checkpoints, by the names of its players."""
+
+    def __init__(self, samplers: Mapping[str, Completes]) -> None:
+        super().__init__(next(iter(samplers.values())))
+        self._samplers = samplers
+
+    def of(self, policy: str) -> Completes:
+        self._met |= {policy} - {""}
+        return self._samplers.get(policy, self._sampler)
+
+
+def league(root: Path, players: Sequence[str], env: str | None) -> League:
+    """Runs, which play by their best checkpoints, checkpoints run:NAME@STEP, and scripted opponents, in the environment
+    of the first run. Raises EarlError for a name that is none of these, and for a run of another environment."""
+    known = {name: own for name in players if (own := _checkpoint(root, name))}
+    env = env or next((world.env for world, _ in known.values()), None)
+    if env is None:
+        raise EarlError(f"none of {', '.join(players)} is a run; say with --env what they play")
+    for name in players:
+        if name in known and known[name][0].of(env).env != env:
+            raise EarlError(f"{name!r} plays {known[name][0].env}, not {env}; leave it out, or name another --env")
+        if name not in known and name.partition("@")[0].partition(":")[0] not in scripted.names(env):
+            raise unknown_player(root, name, env)
+    worlds = {name: world for name, (world, _) in known.items()}
+    first = next(iter(worlds.values())).of(env) if worlds else None
+    return League(
+        env, first.options if first else {}, worlds, OfEach({n: s for n, (_, s) in known.items()}) if known else None
+    )
+
+
+def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | None:
+    run, at, step = name.removeprefix(RUN).rpartition("@") if name.startswith(RUN) else (name, "@", "best")
+    folder = find_run(root, run)
+    if folder is None or not at:
+        return None
+    return loaded(f"{RUN}{folder.path.resolve()}@{chosen_checkpoint(folder, step).step}")
 
 
 def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> tuple[Config, EvalPolicy]:

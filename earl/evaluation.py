@@ -11,7 +11,8 @@ solver says of its moves; the proof of an enumeration, which `docs/check_proof.p
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import fsum
+from heapq import heapify, heappop
+from math import fsum, inf
 from random import Random
 from typing import Any
 
@@ -25,7 +26,7 @@ from earl.rollout.episode import Episode
 from earl.rollout.metrics import match_results
 from earl.rollout.tasks import EpisodeFactory
 from earl.seeds import derive
-from earl.trajectory import FORFEITS, Outcome, Task, Trajectory
+from earl.trajectory import FAULTS, FORFEITS, Outcome, Task, Trajectory
 
 ANY = "any"
 """Opponent of exact evaluation that may play every legal move; its fractions are of leaves."""
@@ -34,8 +35,10 @@ WAVE = 1024  # episodes played side by side
 FINAL_GAMES = "final evaluation"
 """Seeds of the games that a result is told from. Those by which a run selects its weights come from EVALUATION: the
 best of many evaluations is partly luck, which other games do not repeat."""
-MAX_SOLVED = 500
+MAX_SOLVED = 200
 """Positions of a match that a solver is asked about: the first ones that differ."""
+SOLVED_FROM = {"connect4": 12}
+"""Stones from which on a solver is asked, where it needs seconds for positions of fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +160,23 @@ def _of_distinct(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> d
 
 def _of_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> dict[str, Any]:
     """What a solver says of the moves, each as often as it was made; of the first MAX_SOLVED that differ."""
-    if not episodes or episodes[0].board is None or (game := episodes[0].board.game).name not in perfect.SOLVERS:
+    if not episodes or episodes[0].board is None:
         return {}
+    game = episodes[0].board.game
     made: Counter[tuple[State, str]] = Counter()
     for episode, weight in zip(episodes, weights or [1.0] * len(episodes), strict=True):
         actions = [turn.action for turn in episode.turns if turn.action is not None]
         for key in zip(episode.positions, actions, strict=False):
             made[key] += weight  # type: ignore[assignment]
-    losses = [(_loss(game, *key), times) for key, times in [*made.items()][:MAX_SOLVED]]
+    judged = [(key, times) for key, times in made.items() if _solvable(game, key[0])][:MAX_SOLVED]
+    losses = [(_loss(game, *key), times) for key, times in judged]
     total = fsum(times for _, times in losses)
     optimal, lost = fsum(times for loss, times in losses if not loss), fsum(loss * times for loss, times in losses)
     return {"optimal": optimal / total, "value_lost": lost / total} if total else {}
+
+
+def _solvable(game: Game, state: State) -> bool:
+    return game.name in perfect.SOLVERS and (state.first | state.second).bit_count() >= SOLVED_FROM.get(game.name, 0)
 
 
 def _loss(game: Game, state: State, action: str) -> int:
@@ -233,3 +242,78 @@ def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple
                 f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves; leave out --exact to sample"
             )
     return played, weights
+
+
+# The exploiter: the shortest line of play that a policy loses.
+
+LOOK_AHEAD = 4
+"""Plies that an exploiter looks ahead in a game that is not solved."""
+SIDE_BY_SIDE = 64
+Promise = tuple[float, int]
+"""How promising a move is for the exploiter, the least first: by what it comes to, then by the length of the game."""
+
+
+@dataclass(slots=True)
+class Exploiter:
+    """Opponent that makes the moves of a script, then the most promising ones, and records the others."""
+
+    seat: int
+    script: tuple[int, ...]
+    path: list[int] = field(default_factory=list)
+    others: list[tuple[Promise, tuple[int, ...]]] = field(default_factory=list)
+
+    def move(self, game: Game, state: State, rng: Random) -> int:
+        del rng
+        place = len(self.path)
+        if place < len(self.script):
+            move = self.script[place]
+        else:
+            (_, move), *others = sorted((self._promise(game, state, move), move) for move in game.legal(state))
+            self.others += [(promise, (*self.path, other)) for promise, other in others]
+        self.path.append(move)
+        return move
+
+    def _promise(self, game: Game, state: State, move: int) -> Promise:
+        after, plies = game.play(state, move), self.plies(len(self.path)) + 1
+        if _solvable(game, state):
+            end = perfect.solved(game, state)[move]
+            return -end.value, plies + (end.plies - 1) * (end.value > 0)
+        theirs = perfect.search(game, after, LOOK_AHEAD - 1, -2 * perfect.WIN, 2 * perfect.WIN, {})
+        return max(-1.0, min(1.0, theirs / perfect.WIN)), plies
+
+    def plies(self, moves: int) -> int:
+        """Moves of both sides before its own one of that number."""
+        return 2 * moves + self.seat
+
+
+@dataclass(frozen=True, slots=True)
+class Exploit:
+    line: Line | None  # the shortest one found that the policy loses
+    games: int  # that were played against it
+    complete: bool  # no shorter line exists; without a line, none at all
+
+
+def exploit(world: EpisodeFactory, sampler: Completes, seat: int, games: int) -> Exploit:
+    """Search the replies to a policy at a seat, those first that promise to beat it, until nothing shorter is left or
+    so many games were played. Raises EarlError where the game has no board of earl's, or an environment fails."""
+    if world.seats == 1:
+        raise EarlError(f"{world.env} is a task without opponents; name a run of a game")
+    pending: list[tuple[Promise, tuple[int, ...]]] = [((0.0, 0), ())]
+    best, played = None, 0
+    while pending and played < games:
+        size = min(SIDE_BY_SIDE, games - played, len(pending))
+        rivals = [Exploiter(1 - seat, heappop(pending)[1]) for _ in range(size)]
+        episodes = [world.episode(Task(world.env, 0, seat, ANY), 0, i, rival) for i, rival in enumerate(rivals)]
+        if faults := [trajectory.error for trajectory in play(episodes, sampler) if trajectory.stop in FAULTS]:
+            raise EarlError(f"{world.env} fails: {faults[0]}; check it with `earl envs check`")
+        played += size
+        for line in map(line_of, episodes):
+            if line is None:
+                raise EarlError(f"{world.env} has no board whose moves could be searched; name another environment")
+            if line.result in (Outcome.LOSS, FORFEIT) and (best is None or len(line.moves) < len(best.moves)):
+                best = line
+        found = [other for rival in rivals for other in rival.others]
+        longest = len(best.moves) if best else inf
+        pending = [other for other in [*pending, *found] if 2 * len(other[1]) - seat < longest]
+        heapify(pending)
+    return Exploit(best, played, not pending)

@@ -61,13 +61,15 @@ class Completes(Protocol):
 
 
 class Greedy:
-    """A sampler that takes the most likely tokens, but not for an opponent; used in evaluation."""
+    """A sampler that takes the most likely tokens, for opponents only where told; used in evaluation."""
 
-    def __init__(self, sampler: Completes) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: Completes, opponents: bool = False) -> None:
+        self._sampler, self._opponents = sampler, opponents
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return self._sampler.generate([replace(prompt, greedy=not prompt.policy) for prompt in prompts])
+        return self._sampler.generate(
+            [replace(prompt, greedy=self._opponents or not prompt.policy) for prompt in prompts]
+        )
 
     def release(self, sessions: Sequence[int]) -> None:
         self._sampler.release(sessions)

@@ -43,37 +43,40 @@ class LateSeat:
 
 
 class PairedEpisodes:
-    """Both seats of one game. make: the episode of a seat, called at its first turn.
+    """Both seats of one game. make: the episode of a seat, called at its first turn; late: makes moves that are no
+    episode's, before each turn.
 
     A seat that forfeits ends the game; the other one is not charged then, and not rewarded.
     """
 
-    def __init__(self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: LateSeat) -> None:
-        self._board, self._make, self._late = board, make, late
+    def __init__(
+        self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: Callable[[BoardGameEnv], None]
+    ) -> None:
+        self.board, self._make, self._late = board, make, late
         self._seats: dict[int, Episode] = {}
-        self._board.begin()
+        self.board.begin()
         self._next_turn()
 
     @property
     def stop(self) -> StopReason | None:
-        return self._mover.stop
+        return self.mover.stop
 
     @property
     def sessions(self) -> list[int]:
         return [episode.session for episode in self._seats.values()]
 
     def prompt(self) -> Prompt:
-        return self._mover.prompt()
+        return self.mover.prompt()
 
     def delay(self) -> float:
-        return self._mover.delay()
+        return self.mover.delay()
 
     def receive(self, completion: Completion) -> None:
         """Take the reply of the seat to move."""
-        self._mover.receive(completion)
-        if self._mover.stop is not None:
+        self.mover.receive(completion)
+        if self.mover.stop is not None:
             self._cut_off()
-        elif self._mover.waiting:
+        elif self.mover.waiting:
             self._next_turn()
 
     def learners(self) -> list[Episode]:
@@ -82,23 +85,23 @@ class PairedEpisodes:
 
     def _next_turn(self) -> None:
         """Answer who is to move now, or at the end of the game both."""
-        self._late.move(self._board)
-        seat = self._board.player
-        if self._board.over:
+        self._late(self.board)
+        seat = self.board.player
+        if self.board.over:
             for own, episode in self._seats.items():
-                episode.answer(self._board.seen_by(own))
+                episode.answer(self.board.seen_by(own))
             return
         if seat in self._seats:
-            self._seats[seat].answer(self._board.seen_by(seat))
+            self._seats[seat].answer(self.board.seen_by(seat))
         else:
-            self._seats[seat] = self._make(SharedSeat(self._board, seat))
-        self._mover = self._seats[seat]
-        if self._mover.stop is not None:
+            self._seats[seat] = self._make(SharedSeat(self.board, seat))
+        self.mover = self._seats[seat]
+        if self.mover.stop is not None:
             self._cut_off()
 
     def _cut_off(self) -> None:
         """End the game for the seat that waits for the other one's move, which will not come."""
         for seat, episode in self._seats.items():
             if episode.waiting:
-                observation, *_, info = self._board.seen_by(seat)
+                observation, *_, info = self.board.seen_by(seat)
                 episode.answer((observation, 0.0, False, True, info))

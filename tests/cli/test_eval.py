@@ -117,3 +117,29 @@ def test_what_is_refused(earl, trained: Path, tmp_path: Path, arguments: list[st
     assert (said.code, said.out) == (2, "")
     assert words in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_league_of_a_run_its_checkpoint_and_scripted_players(earl, trained: Path) -> None:
+    players = ["done", "run:done@0", "perfect", "random"]
+    line = ["eval", *players, "--round-robin", "--runs", trained.parent, "--episodes", 4]
+    said = earl(*line, "--json")
+    assert said.code == 0, said.err
+    assert sorted(one["name"] for one in said.json) == sorted(players)
+    assert said.json[0]["name"] == "perfect"
+    for one in said.json:
+        assert one["low"] < one["elo"] < one["high"]
+        assert one["games"] == 24  # 3 others, 4 openings, 2 seats
+        assert sum(met["won"] + met["drawn"] + met["lost"] for met in one["against"].values()) == 24
+    assert earl(*line).out.count("random") == 2  # in the heading and in the table
+    assert "neither a run nor an opponent" in earl("eval", "done", "rndom", *line[-5:]).err
+    assert "name one" in earl("eval", "done", "perfect", "--runs", trained.parent).err
+
+
+def test_the_line_that_beats_an_untrained_run_is_drawn(earl, trained: Path) -> None:
+    said = earl("exploit", trained, "--json")
+    assert (said.code, list(said.json)) == (0, ["first", "second"])
+    for seat in said.json.values():
+        assert seat["complete"] is True
+        assert seat["result"] in ("loss", "forfeit")
+    assert "no shorter line exists" in earl("exploit", trained).out
+    assert "neither a run" not in said.err

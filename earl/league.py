@@ -1,0 +1,163 @@
+"""A league: every pair of players meets from both seats, and ratings say how strong each is.
+
+    openings ─▶ games of every pair, all side by side ─▶ points ─▶ Bradley-Terry ratings with intervals
+
+A player is a checkpoint, which plays greedily, or a scripted opponent. Every game begins with a random opening, which
+each pair plays from both seats: greedy players alone would play one game again and again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import log
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from earl.agents.scripted.registry import player as scripted_player
+from earl.envs import registry
+from earl.envs.games.base import Player
+from earl.envs.games.env import BoardGameEnv, SharedSeat
+from earl.errors import EarlError
+from earl.evaluation import WAVE
+from earl.rollout.drivers import Completes, Greedy, play
+from earl.rollout.episode import Episode
+from earl.rollout.self_play import PairedEpisodes
+from earl.rollout.tasks import OTHER_SEAT, EpisodeFactory
+from earl.seeds import derive
+from earl.trajectory import FAULTS, FORFEITS, Task
+
+OPENING = 2
+"""Random moves at the beginning of a game, of both seats together."""
+PRIOR = 5.0
+"""Standard deviation of a rating, in logits, that is assumed before any game: finite where a player won them all."""
+ELO = 400 / log(10)
+"""Points of a rating in a logit: with 400 more a player wins 10 of 11 games."""
+
+
+@dataclass(frozen=True, slots=True)
+class GameResult:
+    players: tuple[str, str]  # by seat
+    points: float  # of the first seat: 1 for a win, 0.5 for a draw
+    forfeit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    name: str
+    elo: float  # the mean of a league is 0
+    low: float  # 95 % interval
+    high: float
+    games: int
+    points: float
+
+
+@dataclass(slots=True)
+class Hands:
+    """Makes the opening's moves, then those of the scripted seats."""
+
+    opening: Random
+    scripted: Mapping[int, tuple[Player, Random]]  # by seat
+    left: int = OPENING
+
+    def move(self, board: BoardGameEnv) -> None:
+        while self.left and (quiet := [move for move in board.legal if not _ends(board, move)]):
+            board.move(self.opening.choice(quiet))
+            self.left -= 1
+        self.left = 0
+        while not board.over and board.player in self.scripted:
+            own, rng = self.scripted[board.player]
+            board.move(board.game.actions[own.move(board.game, board.state, rng)])
+
+
+def _ends(board: BoardGameEnv, action: str) -> bool:
+    return board.game.over(board.game.play(board.state, board.game.actions.index(action)))
+
+
+@dataclass(frozen=True, slots=True)
+class League:
+    env: str
+    options: Mapping[str, Any]  # of the environment
+    worlds: Mapping[str, EpisodeFactory]  # how each checkpoint plays, by its name; other players are scripted
+    sampler: Completes | None  # replies for the checkpoints, by the policy of a prompt
+
+    def play(self, players: Sequence[str], openings: int, seed: int) -> list[GameResult]:
+        """Every pair meets from both seats in so many openings. Raises EarlError where the environment is no board game
+        of earl's, or fails."""
+        pairs = [pair for a, b in combinations(players, 2) for pair in ((a, b), (b, a))]
+        games = [(pair, number) for number in range(openings) for pair in pairs]
+        results: list[GameResult] = []
+        for start in range(0, len(games), WAVE):
+            wave = [self._game(pair, number, i, seed) for i, (pair, number) in enumerate(games[start : start + WAVE])]
+            paired = [one for one in wave if isinstance(one, PairedEpisodes)]
+            if paired:
+                assert self.sampler is not None, "a checkpoint plays"
+                play(paired, Greedy(self.sampler, opponents=True))
+            results += [_result(pair, one) for (pair, _), one in zip(games[start:], wave, strict=False)]
+        return results
+
+    def _game(self, pair: tuple[str, str], number: int, session: int, seed: int) -> PairedEpisodes | BoardGameEnv:
+        """A game that waits for its first prompt; of two scripted players the board at its end."""
+        board = registry.make(self.env, **self.options)
+        if not isinstance(board, BoardGameEnv):
+            raise EarlError(f"{self.env} is no board game of earl's; leave out --round-robin")
+        own = [derive("league", seed, *pair, number, seat) for seat in (0, 1)]
+        scripted = {
+            seat: (scripted_player(name, self.env), Random(own[seat]))
+            for seat, name in enumerate(pair)
+            if name not in self.worlds
+        }
+        hands = Hands(Random(derive("league", seed, "opening", number)), scripted)
+        if len(scripted) < 2:
+            return PairedEpisodes(board, partial(self._seat, pair, own, session), hands.move)
+        board.begin()
+        hands.move(board)
+        return board
+
+    def _seat(self, pair: tuple[str, str], seeds: Sequence[int], session: int, env: SharedSeat) -> Episode:
+        name = pair[env.seat]
+        world = self.worlds[name].of(self.env)
+        task = Task(self.env, seeds[0], env.seat, pair[1 - env.seat])
+        episode = Episode(env, world.chat, world.rules, task, seeds[env.seat], session + OTHER_SEAT * env.seat)
+        episode.policy = name
+        return episode
+
+
+def _result(pair: tuple[str, str], game: PairedEpisodes | BoardGameEnv) -> GameResult:
+    board = game if isinstance(game, BoardGameEnv) else game.board
+    if isinstance(game, PairedEpisodes):
+        if game.mover.stop in FAULTS:
+            raise EarlError(f"{board.game.name} fails: {game.mover.error}; check it with `earl envs check`")
+        if game.mover.stop in FORFEITS:
+            return GameResult(pair, float(game.mover.task.seat), True)
+    winner = board.game.winner(board.state)
+    return GameResult(pair, 0.5 if winner is None else 1.0 - winner, False)
+
+
+def ratings(players: Sequence[str], results: Sequence[GameResult]) -> list[Rating]:
+    """The strongest first: log P(i beats j) / P(j beats i) = r_i - r_j (Bradley and Terry 1952), a draw as half a win,
+    at the most likely r under the prior; intervals from the Fisher information, too wide where many games are drawn."""
+    at = {name: number for number, name in enumerate(players)}
+    points = np.zeros((len(players), len(players)))  # [i, j]: of i against j
+    for result in results:
+        first, second = (at[name] for name in result.players)
+        points[first, second] += result.points
+        points[second, first] += 1 - result.points
+    games, rated = points + points.T, np.zeros(len(players))
+    for _ in range(100):
+        chance = 1 / (1 + np.exp(rated[None, :] - rated[:, None]))
+        weight = games * chance * (1 - chance)
+        information = np.diag(weight.sum(1) + PRIOR**-2) - weight
+        step = np.linalg.solve(information, (points - games * chance).sum(1) - rated / PRIOR**2)
+        rated += np.clip(step, -1, 1)
+    centre = np.eye(len(players)) - 1 / len(players)
+    spread = 1.96 * np.sqrt(np.diag(centre @ np.linalg.inv(information) @ centre))
+    rated = ELO * (rated - rated.mean())
+    spread *= ELO
+    found = [
+        Rating(name, *map(float, (elo, elo - around, elo + around)), int(games[i].sum()), float(points[i].sum()))
+        for i, (name, elo, around) in enumerate(zip(players, rated, spread, strict=True))
+    ]
+    return sorted(found, key=lambda one: -one.elo)
