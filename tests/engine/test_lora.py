@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from earl.algorithms.base import Advantages
 from earl.algorithms.registry import algorithm
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner, Update
@@ -23,7 +24,7 @@ def batch(small, episodes):
     rows = pack(play(episodes(policy, 6), LocalSampler(policy)))
     turns = int(rows.turns.max()) + 1
     worth = np.linspace(-1, 1, turns).astype(np.float32)
-    return complete(rows, worth, worth, rows.logprobs)
+    return complete(rows, Advantages(worth, worth), rows.logprobs)
 
 
 def adapted(policy):
