@@ -19,7 +19,6 @@ from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import LearnerConfig
 from earl.documents import Fingerprints
 from earl.engine.heap import give_back
-from earl.engine.lora import frozen_base
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
 from earl.engine.sampler import NOTHING_CUT, Truncation
@@ -240,13 +239,13 @@ class Learner:
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
         Args:
-            reference: use the model as it was at the first such call; with adapters, the model without them.
+            reference: use the model as it was at the first such call.
             temperature: in place of the sampler's; the distribution is then not truncated.
             part: which rows of the step these are; None: all of them.
         """
         how = (temperature, NOTHING_CUT) if temperature else (self._temperature, self._truncation)
         if reference and self._config.lora_rank:
-            with frozen_base(self.scorer.model):
+            with self.state.adapters_of_reference():
                 return self._shared(rows, rows.mask, lambda chunk: chunk.scores(self.scorer, *how).logprobs, part)
         scorer = self.state.reference() if reference else self.scorer
         return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
