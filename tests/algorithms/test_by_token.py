@@ -169,7 +169,7 @@ def test_a_clipped_value_is_minimised_by_the_worse_of_both(number):
 
 
 @pytest.mark.parametrize("number", range(200))
-@pytest.mark.parametrize("name", ["grpo", "rloo", "ppo"])
+@pytest.mark.parametrize("name", ["dr_grpo", "rloo", "ppo"])
 def test_a_divergence_is_taken_off_the_rewards_of_its_turns(group, number, name):
     rng = np.random.default_rng(number)
     groups, how = drawn(rng, group), algorithm(name)
