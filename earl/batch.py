@@ -66,6 +66,7 @@ class Batch(Rows):
     advantages: NDArray[np.float32]  # [T] at mask
     reference: NDArray[np.float32]  # [T] at mask, log-probs of the reference model
     returns: NDArray[np.float32]  # [T] at value_mask, targets of the value head
+    values: NDArray[np.float32]  # [T] at value_mask, what it estimated before the update
 
 
 def distinct(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

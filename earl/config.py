@@ -144,6 +144,8 @@ class AlgorithmConfig(Section):
     """Its weight at the last step; absent: constant."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence to the reference, the model as it was when RL began."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Whether it is a term of the loss at each token, or taken off the rewards of the turns whose tokens diverge."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How that divergence is estimated at each token; with r = π_ref/π, k1: -log r, k2: (log r)²/2, k3: r - 1 - log r.
     As a loss, k1 has no gradient on average."""
@@ -152,6 +154,11 @@ class AlgorithmConfig(Section):
     sequence: for asynchronous rollout, and for samplers whose arithmetic differs."""
     correction_cap: float = Field(2.0, ge=1)
     """The largest such weight."""
+
+    @property
+    def loss_kl(self) -> float:
+        """The weight of the divergence in the loss."""
+        return self.kl if self.kl_in == "loss" else 0.0
 
 
 class LearnerConfig(Section):

@@ -17,6 +17,7 @@ from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
 from earl.engine.learner import SKIPPED
 from earl.errors import EarlError
+from earl.guards import GUARD, IDLE, guarded, idleness, remembered
 from earl.layouts import Layouts
 from earl.matches import MatchResult
 from earl.observer import Observer
@@ -28,7 +29,7 @@ from earl.rollout.pack import trajectories_of
 from earl.rollout.self_play import RUN
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
-from earl.trajectory import TRUNCATING, ContextTokens, PlayedGroups
+from earl.trajectory import ContextTokens, PlayedGroups
 
 NEVER = (float("-inf"), float("-inf"))
 
@@ -44,6 +45,7 @@ class Progress:
     saved: int = -1  # step of the last scheduled checkpoint
     warned: tuple[str, ...] = ()
     """Kinds of warnings that hold since an earlier step, and are not repeated."""
+    watched: tuple[dict[str, float], ...] = ()  # numbers of the last steps, see `earl.guards`
     skipped: int = 0
     """Consecutive steps, up to this one, without an update because loss or gradient were not finite."""
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
@@ -162,51 +164,20 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     return StepRecord(metrics, record.contexts)
 
 
-IDLE = "idle"
-"""The kind of event that says why a step could teach nothing."""
-
-
-def idleness(config: Config, metrics: Mapping[str, float]) -> str:
-    """Why the episodes of a step taught nothing, with the cure; empty: they did."""
-    agent, reward = config.agent, f"{metrics['reward']:.4g}"
-    new = config.model.path is None and not config.warm_start.steps
-    if metrics["illegal_replies"] == 1:
-        return (
-            f"not one reply was legal in {config.env.name}: the model does not know what an action looks like. See "
-            "some with `earl replay`, then tell it the rules (agent.instructions), find the action inside of what it "
-            f"says (agent.parser = {agent.parser!r}), leave it room (agent.max_turn_tokens = {agent.max_turn_tokens}), "
-            "or begin with imitation (warm_start.steps)"
-        )
-    if sum(metrics[f"stop/{stop}"] for stop in TRUNCATING) == 1:
-        return (
-            "every episode was cut off before its end: raise context.limit, agent.max_turn_tokens = "
-            f"{agent.max_turn_tokens} or agent.max_turns, whichever `earl replay` shows to be reached"
-            + "; a new model that has imitated nothing writes at random: give the environment a random_action, or name "
-            "chats in warm_start.data, and set warm_start.steps" * new
-        )
-    if metrics["zero_variance_groups"] == 1 and config.algorithm.name not in ("ppo", "rae"):
-        return (
-            f"within every group all episodes earned the same ({reward} on average), so every advantage is 0: the task "
-            "is too easy or too hard as it stands; change opponents or options of [env], or set algorithm.name to 'ppo'"
-        )
-    if metrics.get("grad_norm") == 0:
-        return (
-            f"the gradient is 0 (learner.learning_rate = {config.learner.learning_rate:g}, reward {reward}): no token "
-            "that was learned from had an advantage, or learner.lora_rank leaves nothing to train"
-        )
-    return ""
-
-
 def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> None:
-    """Log faults of the environment, and why a step taught nothing; each once for as long as it holds."""
+    """Log faults of the environment, why a step taught nothing, and what the last steps say of the run; each once for
+    as long as it holds."""
+    progress.watched = remembered(progress.watched, metrics)
     told = {IDLE: idleness(run.config, metrics)}
     if failed := round(metrics["stop/env_error"] * metrics["episodes"]):
         told["fault"] = (
             f"{failed} of {metrics['episodes']:.0f} episodes ended by a fault of {run.config.env.name}, and are not "
             "learned from; `earl replay` shows what each was"
         )
+    told |= {f"{GUARD}:{name}": text for name, text in guarded(run.config, progress.watched).items()}
     told = {kind: text for kind, text in told.items() if text}
-    tell(run.journal, progress.step, [(kind, text) for kind, text in told.items() if kind not in progress.warned])
+    fresh = [(kind.partition(":")[0], text) for kind, text in told.items() if kind not in progress.warned]
+    tell(run.journal, progress.step, fresh)
     progress.warned = (*told,)
 
 

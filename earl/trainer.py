@@ -15,6 +15,7 @@ from earl.config import Config
 from earl.context.limit import ContextWatch
 from earl.envs import registry
 from earl.errors import EarlError
+from earl.guards import IDLE
 from earl.layouts import Layouts
 from earl.matches import MatchResult
 from earl.observer import Observer, RecordedStep
@@ -33,7 +34,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import IDLE, NEVER, OpenRun, Progress, StepRecord, due, phase_of, step_of, tell
+from earl.step import NEVER, OpenRun, Progress, StepRecord, due, phase_of, step_of, tell
 from earl.stopping import StopRequest, stopping_on_signals
 
 

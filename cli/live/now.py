@@ -25,7 +25,7 @@ from earl.runs.summary import FINAL, changed, last_evaluation, state_of
 from earl.trajectory import Author
 
 RECENT = 30
-WARNINGS = ("forecast", "limit")
+WARNINGS = ("forecast", "limit", "guard")
 Points = list[tuple[int, float]]
 
 

@@ -1,7 +1,7 @@
 """The interface of an algorithm: groups to advantages, per-token inputs to losses. Pure functions of arrays."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from earl.config import Section
-from earl.trajectory import GroupOf, Played, PlayedGroups
+from earl.trajectory import Ended, GroupOf, Played, PlayedGroups
 
 Stats = dict[str, Tensor]
 """Sums over tokens of the statistics that a loss reports; divided by the number of tokens at the end."""
@@ -23,11 +23,14 @@ EPSILON = 1e-8  # limits what is divided by a deviation of nearly 0
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """One value per turn (`Ended.num_values`), all turns of all trajectories laid end to end, K in all. A turn's tokens
-    share its value."""
+    """One value per turn (`Ended.num_values`), which its tokens share, or where `Algorithm.by_token` one per sampled
+    token, laid end to end over all trajectories, K in all: see `value_counts`."""
 
     turns: NDArray[np.float32]  # [K]
     returns: NDArray[np.float32]  # [K], targets of the value head; 0 without one
+    starts: NDArray[np.int64] | None = None
+    """Where the values of each turn begin, as `credited` adds it; None: there is one for each turn."""
+    values: NDArray[np.float32] | None = None  # [K], what the value head estimated, as `credited` adds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +72,35 @@ class Algorithm(Section):
     drop_flat_groups: bool = False
     """Leave groups whose episodes all have the same return out of the update, and so out of its means."""
 
+    @property
+    def by_token(self) -> bool:
+        """Whether advantages, and the values that a value head estimates, are one for each sampled token."""
+        return False
+
     @abstractmethod
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
-        """Advantages of all turns of `groups`; `values` [K] are the value head's before each turn, or baselines."""
+        """Advantages of all turns of `groups`, or of their tokens; `values` [K] are the value head's before each, or
+        baselines."""
 
     @abstractmethod
     def loss(self, inputs: TokenInputs) -> tuple[Tensor, Stats]:
         """The policy loss of each token [M], homogeneous in its advantage, and statistics. The learner aggregates it,
         and adds entropy and KL."""
 
-    def value_loss(self, values: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
-        """The value head's error summed over turns, and what is minimised of it; values, returns: [K]."""
+    def value_loss(self, values: Tensor, returns: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
+        """The value head's error summed over turns or tokens, and what is minimised of it; values, returns, and the
+        values that the advantages were made with: [K]."""
         raise NotImplementedError(f"{type(self).__name__} has no value head")
+
+
+def value_counts(trajectories: Iterable[Ended], by_token: bool) -> NDArray[np.int64]:
+    """How many values each turn has, and each end of an episode that was bootstrapped: by token, those of its reply."""
+    counts = [
+        count
+        for one in trajectories
+        for count in (*(turn.end - turn.action_start if by_token else 1 for turn in one.turns), *[1] * one.bootstrapped)
+    ]
+    return np.array(counts, np.int64)
 
 
 def per_turn(groups: PlayedGroups, episode_values: Sequence[Returns]) -> NDArray[np.float32]:

@@ -115,7 +115,11 @@ def kl_to_reference(inputs: TokenInputs, estimator: KlEstimator = "k3") -> Tenso
 
     As losses: k2 has the gradient of the KL divergence on policy, k3 one of its own that agrees near π_ref, and k1
     none on average."""
-    log_ratio = inputs.reference - inputs.logprobs
+    return kl_estimate(inputs.reference - inputs.logprobs, estimator)
+
+
+def kl_estimate(log_ratio: Tensor, estimator: KlEstimator) -> Tensor:
+    """The same of log r."""
     if estimator == "k1":
         return -log_ratio
     if estimator == "k2":

@@ -29,12 +29,13 @@ def check_advantages(case: Case) -> Iterator[Finding]:
     stored, groups = case.experiences, case.true_groups()
     if len(stored) != len(case.replays):
         raise Unchecked("not all episodes of the step can be told")
-    if not algorithm(config.algorithm.name, **config.algorithm.options).needs_values:
+    how = config.algorithm
+    if not algorithm(how.name, **how.options).needs_values and how.kl == how.loss_kl:
         yield from _compare(case, expected_advantages(config, groups), TOLERANCE)
     elif (saved := case.run.checkpoints.get(case.step - 1)) is not None:
         yield from _compare(case, prepared_advantages(config, saved.path, groups), VALUES_TOLERANCE)
     else:
-        raise Unchecked(f"{config.algorithm.name} needs the value head of the step before, which is not kept")
+        raise Unchecked(f"{how.name} needs the value head or the reference of the step before, which is not kept")
 
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
@@ -51,7 +52,8 @@ def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray
     rule = learnable(config, how)
     kept = rule.learned(groups)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
-    turns = credited(how, groups, rule).turns
+    found = credited(how, groups, rule)
+    turns = found.turns if found.starts is None else found.turns[found.starts]
     parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
     own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}
     return [own.get(id(t), np.zeros(len(t.turns), np.float32))[: len(t.turns)] for t in trajectories_of(groups)]

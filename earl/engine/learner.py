@@ -13,19 +13,18 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from earl.algorithms.base import Algorithm, TokenInputs
-from earl.algorithms.loss import KlEstimator, aggregated, corrected, kl_to_reference
+from earl.algorithms.base import Advantages, Algorithm, TokenInputs
+from earl.algorithms.loss import KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
 from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import LearnerConfig
 from earl.documents import Fingerprints
 from earl.engine.heap import give_back
-from earl.engine.lora import frozen_base
 from earl.engine.model import Policy
 from earl.engine.ranks import Ranks
 from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.score import Scorer, Scores, score, spread
 from earl.engine.train_state import TrainState
-from earl.rollout.pack import complete
+from earl.rollout.pack import Estimates, complete, token_valued
 
 Numbers = NDArray[np.int64]
 
@@ -183,20 +182,25 @@ class Learner:
         """The rows as the other methods want them; here they are local already."""
         return rows
 
-    def turn_values(self, rows: Rows, part: RowShare | None = None) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def turn_values(self, rows: Rows, by_token: bool = False, part: RowShare | None = None) -> Estimates:
+        rows = token_valued(rows) if by_token else rows
         return rows.turns[rows.value_mask], self.values(rows, part)[rows.value_mask]
+
+    def divergences(self, rows: Rows, estimator: KlEstimator, part: RowShare | None = None) -> Estimates:
+        """Of each token that is learned its turn, and an estimate of the sampler's KL divergence to the reference."""
+        log_ratio = (self.logprobs(rows, reference=True, part=part) - rows.logprobs)[rows.mask]
+        return rows.turns[rows.mask], kl_estimate(torch.from_numpy(log_ratio), estimator).numpy()
 
     def complete(
         self,
         rows: Rows,
-        advantages: NDArray[np.float32],
-        returns: NDArray[np.float32],
+        advantages: Advantages,
         reference: bool,
         part: RowShare | None = None,
     ) -> Batch:
-        """The batch of `rows`. advantages, returns: [K], of all turns of the step; reference: add its log-probs."""
+        """The batch of `rows`. advantages: of all turns of the step; reference: add its log-probs."""
         known = self.logprobs(rows, reference=True, part=part) if reference else None
-        return complete(rows, advantages, returns, known)
+        return complete(rows, advantages, known)
 
     def collected(self, batch: Batch) -> tuple[Batch, NDArray[np.float32]]:
         """The whole batch, to be recorded, and its current log-probs [T]."""
@@ -235,13 +239,13 @@ class Learner:
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
         Args:
-            reference: use the model as it was at the first such call; with adapters, the model without them.
+            reference: use the model as it was at the first such call.
             temperature: in place of the sampler's; the distribution is then not truncated.
             part: which rows of the step these are; None: all of them.
         """
         how = (temperature, NOTHING_CUT) if temperature else (self._temperature, self._truncation)
         if reference and self._config.lora_rank:
-            with frozen_base(self.scorer.model):
+            with self.state.adapters_of_reference():
                 return self._shared(rows, rows.mask, lambda chunk: chunk.scores(self.scorer, *how).logprobs, part)
         scorer = self.state.reference() if reference else self.scorer
         return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
@@ -320,10 +324,12 @@ class Learner:
             loss = loss + update.kl * divergence
         loss = loss / counts.tokens
         if algorithm.needs_values:
-            returns = torch.from_numpy(batch.returns[batch.value_mask]).to(scores.values.device)
-            error, value_loss = algorithm.value_loss(scores.values, returns)
-            stats["value_loss"] = error * counts.tokens / counts.turns
-            loss = loss + value_loss / counts.turns
+            columns = (batch.returns, batch.values)
+            known = (torch.from_numpy(column[batch.value_mask]).to(scores.values.device) for column in columns)
+            error, value_loss = algorithm.value_loss(scores.values, *known)
+            count = counts.tokens if algorithm.by_token else counts.turns
+            stats["value_loss"] = error * counts.tokens / count
+            loss = loss + value_loss / count
         return loss, stats
 
     def _shared(

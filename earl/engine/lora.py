@@ -1,7 +1,5 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): two thin matrices are trained beside every frozen linear layer."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -71,16 +69,3 @@ def merged(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig
     """The weight that acts as a frozen one [out, in] with its factors [rank, in] and [out, rank]."""
     result: Tensor = weight + (learner.lora_alpha / learner.lora_rank) * (second @ first)
     return result
-
-
-@contextmanager
-def frozen_base(model: Any) -> Iterator[None]:
-    """Disable the model's adapters until the context ends."""
-    adapted = [module for module in model.modules() if hasattr(module, "lora_A")]
-    for layer in adapted:
-        layer.enable_adapters(False)
-    try:
-        yield
-    finally:
-        for layer in adapted:
-            layer.enable_adapters(True)

@@ -51,7 +51,7 @@ from earl.errors import EarlError
 from earl.parallel.layout import Box
 from earl.parallel.memory import known as known_model
 from earl.parallel.traced import Exchange, StageTrace, Trace, TracedStage, TraceJob
-from earl.rollout.synthetic import SyntheticEpisodes, rows_of
+from earl.rollout.synthetic import SyntheticEpisodes, advantages_of, rows_of
 
 _ATEN: Any = torch.ops.aten
 _FLASH_ON_CPU: Any = _ATEN._scaled_dot_product_flash_attention_for_cpu
@@ -307,17 +307,19 @@ def _rows(job: TraceJob, vocab: int) -> tuple[Rows, RowShare]:
 
 def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) -> Batch:
     """As `earl.placement.pipeline.StepPipeline.prepare` does, with made-up advantages and returns."""
-    turns = np.ones(rows.num_turns, np.float32)
-    if algorithm(config.algorithm.name, **config.algorithm.options).needs_values:
-        learner.turn_values(rows, part)
-    return learner.complete(rows, turns, turns, bool(config.algorithm.kl), part)
+    kind, how = algorithm(config.algorithm.name, **config.algorithm.options), config.algorithm
+    if kind.needs_values:
+        learner.turn_values(rows, kind.by_token, part)
+    if how.kl and not how.loss_kl:
+        learner.divergences(rows, how.kl_estimator, part)
+    return learner.complete(rows, advantages_of(rows, kind.by_token, seed=0), bool(how.loss_kl), part)
 
 
 def _update(config: Config) -> Update:
     """One optimizer step."""
     own = config.algorithm
     rate = config.learner.learning_rate
-    return Update(rate, own.entropy, own.kl, 1, 1, 0, own.correction, own.correction_cap, own.kl_estimator)
+    return Update(rate, own.entropy, own.loss_kl, 1, 1, 0, own.correction, own.correction_cap, own.kl_estimator)
 
 
 def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,7 @@ class TrainState:
         )
         self.frozen: Scorer | None = None
         self._frozen_named: dict[str, nn.Parameter] = {}
+        self._frozen_adapters: dict[str, Tensor] = {}  # all that of a reference with adapters differs
         self.steps = 0
         self._snapshots: WeakSet[Snapshot] = WeakSet()  # that may share tensors with this object
 
@@ -78,6 +80,22 @@ class TrainState:
             # Named now: an interrupted forward pass leaves gathered tensors in their place.
             self._frozen_named = dict(self.frozen.model.named_parameters())
         return self.frozen
+
+    @contextmanager
+    def adapters_of_reference(self) -> Iterator[None]:
+        """The adapters as they were the first time, until the context ends: the model is then the reference."""
+        own = {name: parameter.detach().clone() for name, parameter in self._named.items() if is_factor(name)}
+        self._frozen_adapters = self._frozen_adapters or own
+        self._fill_adapters(self._frozen_adapters)
+        try:
+            yield
+        finally:
+            self._fill_adapters(own)
+
+    def _fill_adapters(self, adapters: Mapping[str, Tensor]) -> None:
+        self._keep_snapshots()
+        for name, kept in adapters.items():
+            self._ranks.local(self._named[name].detach()).copy_(self._ranks.local(kept))
 
     def step(self) -> None:
         """Step the optimizer; with offloading, its state is moved to the device and back."""
@@ -161,7 +179,9 @@ class TrainState:
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
 
     def _own_parts(self) -> Iterator[tuple[str, TensorPart]]:
-        """Of value head, adapters and optimizer state."""
+        """Of value head, adapters, those of the reference, and optimizer state."""
+        for name, kept in self._frozen_adapters.items():
+            yield from self._given(f"{REFERENCE}/{name}", name, kept)
         for name, parameter in self.trained.items():
             if _own(name):
                 yield from self._given(name, name, parameter)
@@ -189,7 +209,12 @@ class TrainState:
                     self._fill(name, moment, state, f"{key}/{name}")
                 step = state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device)
                 self.optimizer.state[parameter] = {STEP: step, **moments}
-        if any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
+        if self.adapted:
+            stored = [name for name in self.trained if f"{REFERENCE}/{name}" in state.shapes]
+            self._frozen_adapters = {name: self.trained[name].detach().clone() for name in stored}
+            for name, kept in self._frozen_adapters.items():
+                self._fill(name, kept, state, f"{REFERENCE}/{name}")
+        elif any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
             self.reference()
             for name, parameter in self._frozen_named.items():
                 self._fill(name, parameter, state, f"{REFERENCE}/{name}")

@@ -295,8 +295,10 @@ class CostModel:
     @property
     def passes(self) -> int:
         """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
-        algorithm = self.config.algorithm
-        return (algorithm.kl > 0) + (algorithm.name == "ppo") + (algorithm.correction != "none")
+        from earl.algorithms.registry import algorithm  # loads torch, which the tables of a plan do without
+
+        own = self.config.algorithm
+        return (own.kl > 0) + algorithm(own.name, **own.options).needs_values + (own.correction != "none")
 
     def learner_seconds(self, choice: Choice, load: Load) -> float:
         times = self.config.learner.epochs if choice.stage == "update" else self.passes

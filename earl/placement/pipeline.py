@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.algorithms.base import Algorithm
+from earl.algorithms.base import Advantages, Algorithm
 from earl.algorithms.imitation import Imitation
+from earl.algorithms.loss import KlEstimator
 from earl.algorithms.rae import NO_BASELINES, Baselines, baselines_after
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
@@ -25,7 +26,7 @@ from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
 from earl.rollout.opponents import EMPTY, OpponentPool
-from earl.rollout.pack import by_seat, credited, experiences, learnable, length_penalised, unlearned
+from earl.rollout.pack import Estimates, by_seat, credited, experiences, learnable, length_penalised, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
@@ -128,13 +129,14 @@ class LearnerBackend(Protocol):
         of the update, each is split evenly.
         """
 
-    def turn_values(self, rows: Any) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The turns of the rows, and the value head's estimate before each."""
+    def turn_values(self, rows: Any, by_token: bool) -> Estimates:
+        """The turns of the rows, and the value head's estimate before each, or before each of their tokens."""
 
-    def complete(
-        self, rows: Any, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
-    ) -> Any:
-        """The batch of rows with advantages and returns [K] by turn, and reference log-probs if wanted."""
+    def divergences(self, rows: Any, estimator: KlEstimator) -> Estimates:
+        """The turn of each token to learn, and the estimated KL divergence from the sampler to the reference there."""
+
+    def complete(self, rows: Any, advantages: Advantages, reference: bool) -> Any:
+        """The batch of rows with advantages, and reference log-probs if wanted."""
 
     def update(self, batch: Any, algorithm: Algorithm, update: Update) -> dict[str, float]:
         """Learn from a batch, which stays uncorrected; returns the mean of each statistic."""
@@ -167,6 +169,7 @@ class StepPipeline:
         self._limit = config.context.first_limit
         self._laid = config
         self._version = 0
+        self._diverged: dict[str, float] = {}
 
     def demonstrations(self, step: int, limit: int | None = None) -> StoredTrajectories:
         seed = self._seed("demonstrate", step)
@@ -181,7 +184,7 @@ class StepPipeline:
         """Learn the teacher's labels. taken: the dispatched rows; turns: their number over all rows."""
         update = self._imitation(step)
         ones, zeros = np.ones(turns, np.float32), np.zeros(turns, np.float32)
-        batch = self.learner.complete(taken, ones, zeros, reference=False)
+        batch = self.learner.complete(taken, Advantages(ones, zeros), reference=False)
         return self.learner.update(batch, Imitation(), update) | {"learning_rate": update.learning_rate}
 
     def _imitation(self, step: int) -> Update:
@@ -200,10 +203,14 @@ class StepPipeline:
     def prepare(self, groups: PlayedGroups, rows: Any, baselines: Baselines = NO_BASELINES) -> Any:
         """Experience preparation: values, advantages, reference log-probs. Returns the batch for `update` and
         `recorded`. rows: the dispatched rows of the groups; baselines: of their roles, before the step."""
-        estimates = self.learner.turn_values(rows) if self.algorithm.needs_values else None
-        advantages = credited(self.algorithm, groups, self._learnable, estimates, baselines)
-        reference = bool(self.config.algorithm.kl)
-        return self.learner.complete(rows, advantages.turns, advantages.returns, reference)
+        how, own, costs = self.config.algorithm, self.algorithm, None
+        estimates = self.learner.turn_values(rows, own.by_token) if own.needs_values else None
+        if how.kl and not how.loss_kl:
+            turns, divergences = self.learner.divergences(rows, how.kl_estimator)
+            costs = turns, how.kl * divergences
+            self._diverged = {"kl_to_reference": float(divergences.mean())}
+        advantages = credited(own, groups, self._learnable, estimates, baselines, costs)
+        return self.learner.complete(rows, advantages, reference=bool(how.loss_kl))
 
     def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:
         """The roles' baselines for the step that follows."""
@@ -233,7 +240,7 @@ class StepPipeline:
         """Learn from a batch; `step` counts RL steps from 1."""
         update = self._update(step)
         stats = self.learner.update(batch, self.algorithm, update)
-        return stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+        return stats | self._diverged | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
 
     @property
     def costs(self) -> Mapping[str, float]:
@@ -258,7 +265,7 @@ class StepPipeline:
         return Update(
             learning_rate=learning_rate(config.learner, step, steps),
             entropy=entropy_weight(config.algorithm, config.learner, step, steps),
-            kl=config.algorithm.kl,
+            kl=config.algorithm.loss_kl,
             minibatches=config.learner.minibatches,
             epochs=config.learner.epochs,
             seed=self._seed("order", "rl", step),

@@ -69,7 +69,7 @@ def check_world(config: Config) -> None:
             f"agent.history = 'board_only' forgets all but the last observation, which in {env} does not hold "
             "the task; it is for board games: set agent.history to 'full'"
         )
-    _check_algorithm(config.algorithm, config.rollout.group_size)
+    _check_algorithm(config.algorithm, config)
 
 
 def check_batches(config: Config, embedded: bool) -> None:
@@ -163,10 +163,16 @@ def _check_policy(key: str, name: str, env: str) -> None:
         raise EarlError(f"opponent {name!r} is met in training alone; name another one")
 
 
-def _check_algorithm(config: AlgorithmConfig, group_size: int) -> None:
+def _check_algorithm(config: AlgorithmConfig, recipe: Config) -> None:
     with setting("algorithm"):
         how = algorithm(config.name, **config.options)
-    if group_size == 1 and how.needs_groups:
+    if config.kl_in == "reward" and (how.needs_baselines or not recipe.context.learn_truncated):
+        what = f"{config.name}'s running baselines" if how.needs_baselines else "episodes that a limit cut off"
+        raise EarlError(
+            f"algorithm.kl_in = 'reward' with {what}: returns with the divergence taken off would be compared with "
+            "others; leave algorithm.kl_in out" + ", or set context.learn_truncated to true" * (not how.needs_baselines)
+        )
+    if recipe.rollout.group_size == 1 and how.needs_groups:
         raise EarlError(
             f"rollout.group_size = 1: {config.name} compares the episodes of a group, and one alone teaches nothing; "
             "set it to 2 or more"

@@ -12,8 +12,6 @@ from functools import cached_property, partial
 from math import exp
 from typing import Any
 
-import numpy as np
-
 from earl.config import Config
 from earl.engine.learner import Update
 from earl.engine.model import shape
@@ -30,7 +28,7 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline, StoredTrajectories
 from earl.profiling.kept import Profile, key_of, read, write
 from earl.rollout.pack import trajectories_of
-from earl.rollout.synthetic import synthetic_like
+from earl.rollout.synthetic import advantages_of, synthetic_like
 from earl.runs.journal import Journal
 from earl.stopping import StopRequest
 from earl.trajectory import Played
@@ -254,12 +252,14 @@ class _Trials:
         stages, config, seed = self._stages, self._config.algorithm, self._config.run.seed
         own = self._config.learner
         others = config.correction, config.correction_cap, config.kl_estimator
-        update = Update(0.0, config.entropy, config.kl, own.minibatches, own.epochs, seed, *others)
+        update = Update(0.0, config.entropy, config.loss_kl, own.minibatches, own.epochs, seed, *others)
         taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
         if stages.algorithm.needs_values:
-            stages.learner.turn_values(taken)
-        draws = np.random.default_rng(seed).standard_normal(rows.num_turns).astype(np.float32)
-        batch = stages.learner.complete(taken, draws, draws, reference=bool(config.kl))
+            stages.learner.turn_values(taken, stages.algorithm.by_token)
+        if config.kl and not config.loss_kl:
+            stages.learner.divergences(taken, config.kl_estimator)
+        made = advantages_of(rows, stages.algorithm.by_token, seed)
+        batch = stages.learner.complete(taken, made, reference=bool(config.loss_kl))
         stages.learner.update(batch, stages.algorithm, update)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.algorithms.base import Advantages, Algorithm
+from earl.algorithms.base import Advantages, Algorithm, value_counts
 from earl.algorithms.rae import NO_BASELINES, Baselines, turn_baselines
 from earl.batch import Batch, Rows, offsets_of
 from earl.config import Config
@@ -48,20 +48,43 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
     return Rows.joined(parts)
 
 
-def complete(
-    rows: Rows,
-    advantages: NDArray[np.float32],
-    returns: NDArray[np.float32],
-    reference: NDArray[np.float32] | None,
-) -> Batch:
-    """The batch of `rows` with per-turn advantages and returns [K] and per-token reference log-probs [T]."""
-    spread = _spread(rows, advantages)
+def complete(rows: Rows, advantages: Advantages, reference: NDArray[np.float32] | None) -> Batch:
+    """The batch of `rows` with advantages, returns and values of all turns of the step, and per-token reference
+    log-probs [T]. By token, there is a value before every sampled token."""
+    zeros, estimates = np.zeros(len(rows.tokens), np.float32), advantages.values
+    if advantages.starts is None:
+        before = after = rows.turns.astype(np.int64)
+    else:
+        rows = token_valued(rows)
+        before, after = _numbers_by_token(rows, advantages.starts)
+
+    def at(marked: NDArray[np.bool_], numbers: NDArray[np.int64], own: NDArray[np.float32]) -> NDArray[np.float32]:
+        padded = np.append(own, np.float32(0))  # index -1 reads the 0
+        return np.where(marked, padded[numbers], 0).astype(np.float32)
+
     return Batch(
         **{column.name: getattr(rows, column.name) for column in fields(Rows)},
-        advantages=np.where(rows.mask, spread, 0).astype(np.float32),
-        reference=np.zeros(len(rows.tokens), np.float32) if reference is None else reference,
-        returns=np.where(rows.value_mask, _spread(rows, returns), 0).astype(np.float32),
+        advantages=at(rows.mask, after, advantages.turns),
+        reference=zeros if reference is None else reference,
+        returns=at(rows.value_mask, before, advantages.returns),
+        values=zeros if estimates is None else at(rows.value_mask, before, estimates),
     )
+
+
+def token_valued(rows: Rows) -> Rows:
+    """Rows with a value before every sampled token, beside those before turns. The first of a row is never sampled."""
+    return replace(rows, value_mask=rows.value_mask | np.append(rows.mask[1:], np.False_))
+
+
+def _numbers_by_token(rows: Rows, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of the step's values is read at each position, and which is that of the token there: [T], -1 for none."""
+    places = np.flatnonzero(rows.value_mask)
+    turns = rows.turns[places]
+    first = np.flatnonzero(np.diff(turns, prepend=-2))  # a turn's places follow one another
+    ranks = np.arange(len(places)) - np.repeat(first, np.diff(np.append(first, len(places))))
+    before = np.full(len(rows.tokens), -1, np.int64)
+    before[places] = starts[turns] + ranks
+    return before, np.append(np.int64(-1), before)[:-1]
 
 
 def by_seat(groups: Iterable[G]) -> list[G]:
@@ -83,12 +106,6 @@ def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
 
 _COLUMNS: Any = [np.zeros(0, kind) for kind in (np.int32, np.bool_, np.int32, np.float32, np.int32, np.bool_)]
 _NOTHING = Rows(np.zeros(1, np.int64), *_COLUMNS)
-
-
-def _spread(rows: Rows, per_turn: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Per-turn values at every token of the turn, 0 outside."""
-    padded = np.append(per_turn, np.float32(0))  # index -1 reads the 0
-    return padded[rows.turns]
 
 
 def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
@@ -173,7 +190,7 @@ def _only(group: G, wanted: Callable[[Any], bool]) -> G:
 
 
 Estimates = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Turns of what is learned from, and the value head's estimate before each."""
+"""Turns of what is learned from, and what was estimated of each; by token a turn comes again for each of them."""
 
 
 def credited(
@@ -182,21 +199,28 @@ def credited(
     rule: Learnable,
     estimates: Estimates | None = None,
     baselines: Baselines = NO_BASELINES,
+    costs: Estimates | None = None,
 ) -> Advantages:
-    """Advantages of all turns that are learned from. Without a value head, an episode that a token limit ended keeps
-    its place in its group's baseline where it is not learned from itself."""
+    """Advantages of all turns that are learned from, or of their tokens. Without a value head, an episode that a token
+    limit ended keeps its place in its group's baseline where it is not learned from itself. costs: of tokens, taken off
+    the rewards of their turns."""
     compared = rule.compared(groups) if estimates is None else rule.learned(groups)
     each = trajectories_of(compared)
-    counts = [trajectory.num_values for trajectory in each]
-    values = np.zeros(sum(counts), np.float32)
+    counts = value_counts(each, algorithm.by_token)
+    values = np.zeros(counts.sum(), np.float32)
     if estimates is not None:
         turns, own = estimates
-        values[turns] = own
+        values = own[np.argsort(turns, kind="stable")]
     elif algorithm.needs_baselines:
         values = turn_baselines(baselines, compared)
-    found = algorithm.advantages(length_penalised(compared, rule.length_penalty), values)
-    learns = np.repeat(np.array([rule.learns(trajectory) for trajectory in each], np.bool_), counts)
-    return Advantages(found.turns[learns], found.returns[learns])
+    rewarded = length_penalised(compared, rule.length_penalty)
+    if costs is not None:
+        rewarded = charged(rewarded, np.bincount(costs[0], costs[1], len(counts)).astype(np.float64))
+    found = algorithm.advantages(rewarded, values)
+    learns = np.repeat(np.array([rule.learns(one) for one in each], np.bool_), [one.num_values for one in each])
+    kept = np.repeat(learns, counts)
+    starts = offsets_of(counts[learns])[:-1] if algorithm.by_token else None
+    return Advantages(found.turns[kept], found.returns[kept], starts, values[kept] if algorithm.needs_values else None)
 
 
 def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:
@@ -210,10 +234,21 @@ def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:
 
 
 def _penalised(trajectory: E, penalty: float) -> E:
-    def cost(turn: Turn) -> float:
-        return penalty * (turn.end - turn.action_start)
+    return _charged(trajectory, [penalty * (turn.end - turn.action_start) for turn in trajectory.turns])
 
-    return replace(trajectory, turns=tuple(replace(turn, reward=turn.reward - cost(turn)) for turn in trajectory.turns))
+
+def charged(groups: Sequence[G], costs: NDArray[np.float64]) -> Sequence[G]:
+    """The groups with a cost of each turn [K] (see `Ended.num_values`) subtracted from its reward."""
+    left = iter(costs.tolist())
+    return [
+        replace(group, trajectories=tuple(_charged(one, [*islice(left, one.num_values)]) for one in group.trajectories))
+        for group in groups
+    ]
+
+
+def _charged(trajectory: E, costs: Sequence[float]) -> E:
+    pairs = zip(trajectory.turns, costs, strict=False)  # no turn begins after the last
+    return replace(trajectory, turns=tuple(replace(turn, reward=turn.reward - cost) for turn, cost in pairs))
 
 
 def experiences(

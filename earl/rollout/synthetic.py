@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from earl.algorithms.base import Advantages
 from earl.batch import Rows, offsets_of
 from earl.rollout.drivers import Completes
 from earl.seeds import derive
@@ -35,6 +37,13 @@ def synthetic_like(episodes: Sequence[Played], tokens: int, vocab: int) -> Synth
     turns = round(sum(len(one.turns) for one in episodes) / len(episodes))
     sampled = sum(one.num_sampled for one in episodes) / sum(one.num_tokens for one in episodes)
     return SyntheticEpisodes(tokens, max(1, turns), sampled, vocab)
+
+
+def advantages_of(rows: Any, by_token: bool, seed: int) -> Advantages:
+    """Random numbers for rows, or for counts of those that stay with the workers; by token, alike in every turn."""
+    count = int(rows.lengths.max(initial=1)) if by_token else rows.num_turns
+    draws = np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+    return Advantages(draws, draws, np.zeros(rows.num_turns, np.int64) if by_token else None)
 
 
 def rows_of(shape: SyntheticEpisodes, numbers: Sequence[int], seed: int) -> Rows:

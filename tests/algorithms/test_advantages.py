@@ -10,7 +10,7 @@ import pytest
 
 from earl.algorithms.base import per_turn
 from earl.algorithms.imitation import Imitation
-from earl.algorithms.ppo import turn_level_gae
+from earl.algorithms.ppo import estimated_advantages
 from earl.algorithms.rae import baselines_after, turn_baselines
 from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.envs import registry
@@ -93,7 +93,7 @@ def naive_gae(rewards, values, gamma, lam):
 
 def test_gae_by_hand():
     # δ = [0 + 0.5·2 - 1, 4 + 0.5·0 - 2] = [0, 2]; A_1 = 2, A_0 = 0 + 0.5·0.5·2 = 0.5.
-    result = turn_level_gae(np.array([0.0, 4.0]), np.array([1.0, 2.0]), gamma=0.5, lam=0.5)
+    result = estimated_advantages(np.array([0.0, 4.0]), np.array([1.0, 2.0]), gamma=0.5, lam=0.5)
     assert result.tolist() == [0.5, 2.0]
 
 

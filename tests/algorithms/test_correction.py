@@ -33,6 +33,7 @@ def batch(rows):
         advantages=pairs[:, 1],
         reference=zeros,
         returns=zeros,
+        values=zeros,
     )
 
 

@@ -7,10 +7,10 @@ import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from earl.config import Config
+from earl.guards import idleness
 from earl.recipe import build
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
-from earl.step import idleness
 
 SMALL = [
     *("--steps", "2", "--seed", "3", "--set", "rollout.episodes=8", "--set", "rollout.group_size=2"),

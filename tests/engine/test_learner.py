@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from earl.algorithms.base import Advantages
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
@@ -38,7 +39,7 @@ def batch(small, episodes):
     advantages, returns = rng.normal(size=(2, turns)).astype(np.float32)
     noise = rng.normal(scale=0.2, size=(2, len(rows.tokens))).astype(np.float32)
     rows.logprobs[rows.mask] += noise[0][rows.mask]
-    whole = complete(rows, advantages, returns, np.where(rows.mask, rows.logprobs + noise[1], 0))
+    whole = complete(rows, Advantages(advantages, returns), np.where(rows.mask, rows.logprobs + noise[1], 0))
     # Two rows come again, and their twins were sampled with other log-probs and are worth something else.
     again = whole.select(np.array([3, 0, 3]))
     again.logprobs[again.mask] -= 0.1
@@ -152,7 +153,7 @@ def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
     policy = small()
     rows = pack(play(episodes(policy, 6), LocalSampler(policy)))
     turns = int(rows.turns.max()) + 1
-    on_policy = complete(rows, np.ones(turns, np.float32), np.zeros(turns, np.float32), rows.logprobs)
+    on_policy = complete(rows, Advantages(np.ones(turns, np.float32), np.zeros(turns, np.float32)), rows.logprobs)
     update = Update(learning_rate=0.0, entropy=0.0, kl=0.5, minibatches=1, epochs=1, seed=0)
     stats = learner_of(policy).update(on_policy, algorithm("grpo"), update)
     assert stats["ratio"] == pytest.approx(1, abs=1e-5)

@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from earl.algorithms.base import Advantages
 from earl.algorithms.registry import algorithm
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import STATE
@@ -28,7 +29,7 @@ def rows(small, episodes):
 
 def with_returns(rows, returns):
     advantages = np.linspace(-1, 1, len(returns)).astype(np.float32)
-    return complete(rows, advantages, np.asarray(returns, dtype=np.float32), None)
+    return complete(rows, Advantages(advantages, np.asarray(returns, dtype=np.float32)), None)
 
 
 def ppo_learner(policy):

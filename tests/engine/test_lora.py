@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from earl.algorithms.base import Advantages
+from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner, Update
@@ -23,7 +25,7 @@ def batch(small, episodes):
     rows = pack(play(episodes(policy, 6), LocalSampler(policy)))
     turns = int(rows.turns.max()) + 1
     worth = np.linspace(-1, 1, turns).astype(np.float32)
-    return complete(rows, worth, worth, rows.logprobs)
+    return complete(rows, Advantages(worth, worth), rows.logprobs)
 
 
 def adapted(policy):
@@ -40,6 +42,7 @@ def test_at_first_nothing_changes(small, batch):
 def test_only_adapters_are_trained_and_the_weights_have_them(small, batch):
     learner, other = adapted(small()), small()
     before = learner.logprobs(batch)
+    assert np.array_equal(learner.logprobs(batch, reference=True), before)
     learner.update(batch, algorithm("grpo"), MOVING)
     trained = [name for name, parameter in learner.scorer.model.named_parameters() if parameter.requires_grad]
     assert trained
@@ -52,8 +55,28 @@ def test_only_adapters_are_trained_and_the_weights_have_them(small, batch):
     assert np.array_equal(learner.logprobs(batch, reference=True), before)
 
 
+def test_the_reference_is_the_model_after_its_warm_start(small, batch, tmp_path):
+    learner = adapted(small())
+    new = learner.logprobs(batch)
+    learner.update(batch, Imitation(), MOVING)
+    imitated, weights = learner.logprobs(batch), learner.weights()
+    held = learner.snapshot()  # not written yet, and shares tensors
+    assert np.array_equal(learner.logprobs(batch, reference=True), imitated)
+    assert np.abs(imitated - new).max() > 1e-3
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in learner.weights().items())
+    learner.update(batch, algorithm("grpo"), MOVING)
+    assert np.array_equal(learner.logprobs(batch, reference=True), imitated)
+    assert np.abs(learner.logprobs(batch) - imitated).max() > 1e-3
+    held(tmp_path)
+    saved = adapted(small(seed=1))
+    saved.restore(tmp_path)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in saved.weights().items())
+
+
 def test_a_resumed_learner_goes_on_to_the_bit(small, batch, tmp_path):
     first = adapted(small())
+    first.update(batch, Imitation(), MOVING)
+    first.logprobs(batch, reference=True)
     first.update(batch, algorithm("grpo"), MOVING)
     first.snapshot()(tmp_path)
     first.update(batch, algorithm("grpo"), MOVING)

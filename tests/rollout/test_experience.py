@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from earl.algorithms.base import Advantages
 from earl.rollout.drivers import play
 from earl.rollout.pack import Learnable, complete, experiences, length_penalised, pack
 from earl.trajectory import Group, StopReason
@@ -40,7 +41,7 @@ def test_masks_and_advantages_are_read_back_from_the_batch(played, history):
     twin = played("1", "3", "3", history=history)
     rows = pack([own, twin])
     advantages = np.array([0.5, -1.0, 2.0, 3.0, 4.0, 5.0], np.float32)  # 3 turns each
-    batch = complete(rows, advantages, np.zeros(6, np.float32), None)
+    batch = complete(rows, Advantages(advantages, np.zeros(6, np.float32)), None)
     logprobs = -np.arange(1, len(rows.tokens) + 1, dtype=np.float32)
     groups = [Group((own, left_out)), Group((twin,))]
     first, none, second = experiences(groups, [Group((own,)), Group((twin,))], batch, logprobs)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from earl.algorithms.base import Advantages
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, experiences, pack, trajectories_of
 from earl.trajectory import Author, Group
@@ -70,14 +71,14 @@ def test_what_would_have_followed_a_truncation_has_a_value_and_no_loss(played, e
     assert numbers(rows.turns[rows.value_mask]) == "01234567"
     assert numbers(rows.turns[:24]) == "---000---111111--------2"
     assert dots(rows.mask[:24]) == "....xx....xxxxx........."
-    batch = complete(rows, np.arange(8, dtype=np.float32), np.zeros(8, np.float32), None)
+    batch = complete(rows, Advantages(np.arange(8, dtype=np.float32), np.zeros(8, np.float32)), None)
     assert sorted({*batch.advantages[batch.mask]}) == [0, 1, 3, 4, 6, 7]  # not the values of 2 and 5
 
 
 def test_the_record_of_a_truncated_episode_has_its_turns_alone(episode, script, timed):
     (cut,) = play([episode(env=timed(), max_turn_tokens=8)], script(("1", "stop")))
     rows = pack([cut])
-    batch = complete(rows, np.array([3, 4, 9], np.float32), np.zeros(3, np.float32), None)
+    batch = complete(rows, Advantages(np.array([3, 4, 9], np.float32), np.zeros(3, np.float32)), None)
     (record,) = experiences([Group((cut,))], [group := Group((cut,))], batch, batch.advantages)
     assert record.advantages.tolist() == [3, 4]
     assert record.mask.tolist() == [*batch.mask]
@@ -129,13 +130,13 @@ def test_no_trajectories_pack_to_no_rows():
     rows = pack([])
     assert (rows.num_rows, len(rows.tokens)) == (0, 0)
     assert rows.mask.dtype == np.bool_
-    assert complete(rows, np.zeros(0, np.float32), np.zeros(0, np.float32), None).num_rows == 0
+    assert complete(rows, Advantages(np.zeros(0, np.float32), np.zeros(0, np.float32)), None).num_rows == 0
 
 
 def test_completing_spreads_turns_over_their_tokens(played):
     rows = pack(played(("1", "9"), ("1", "2", "3")))
     advantages = np.arange(1, 6, dtype=np.float32)
-    batch = complete(rows, advantages, advantages * 10, None)
+    batch = complete(rows, Advantages(advantages, advantages * 10), None)
     assert batch.advantages[batch.mask].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
     assert not batch.advantages[~batch.mask].any()
     assert batch.returns[batch.value_mask].tolist() == [10, 20, 30, 40, 50]
@@ -146,7 +147,7 @@ def test_completing_spreads_turns_over_their_tokens(played):
 def test_turn_values_are_read_where_completing_writes_returns(played):
     rows = pack(played(("1", "9"), ("1", "2", "3"), history="board_only"))
     values = np.arange(5, dtype=np.float32)
-    returns = complete(rows, values, values, None).returns
+    returns = complete(rows, Advantages(values, values), None).returns
     assert dict(zip(rows.turns[rows.value_mask].tolist(), returns[rows.value_mask].tolist(), strict=True)) == {
         turn: float(turn) for turn in range(5)
     }

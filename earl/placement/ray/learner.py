@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
-from earl.algorithms.base import Algorithm
+from earl.algorithms.base import Advantages, Algorithm
+from earl.algorithms.loss import KlEstimator
 from earl.batch import Batch
 from earl.config import Config
 from earl.dispatch.rows import Numbers, empty
@@ -49,6 +50,7 @@ from earl.placement.ray.row_exchange import (
 )
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSource, manifest_of
 from earl.recipe import build
+from earl.rollout.pack import Estimates
 
 OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
@@ -223,14 +225,18 @@ class LearnerActor(ExchangeMember, WeightServer):
         return told
 
     @stage("values")
-    def turn_values(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        return self._learner.turn_values(self._rows, self._part)
+    def turn_values(self, by_token: bool) -> Estimates:
+        return self._learner.turn_values(self._rows, by_token, self._part)
 
     @stage("preparation")
-    def complete(self, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool) -> None:
-        """Make the batch of its rows, with advantages and returns of all turns [K]."""
+    def divergences(self, estimator: KlEstimator) -> Estimates:
+        return self._learner.divergences(self._rows, estimator, self._part)
+
+    @stage("preparation")
+    def complete(self, advantages: Advantages, reference: bool) -> None:
+        """Make the batch of its rows, with advantages of all turns."""
         self._sound = self._learner.state.steps
-        self._batch = self._learner.complete(self._rows, advantages, returns, reference, self._part)
+        self._batch = self._learner.complete(self._rows, advantages, reference, self._part)
 
     @stage("update")
     def update(self, algorithm: Algorithm, update: Update) -> dict[str, float]:
@@ -296,15 +302,19 @@ class LearnerGroup:
         self.costs = self._dispatcher.send(rows, seed, minibatches)
         return rows
 
-    def turn_values(self, rows: EpisodeTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # noqa: ARG002
-        parts = self._parts("values", "turn_values")
-        return np.concatenate([turns for turns, _ in parts]), np.concatenate([values for _, values in parts])
+    def turn_values(self, rows: EpisodeTable, by_token: bool) -> Estimates:  # noqa: ARG002
+        return self._estimates("values", "turn_values", by_token)
 
-    def complete(
-        self, rows: EpisodeTable, advantages: NDArray[np.float32], returns: NDArray[np.float32], reference: bool
-    ) -> EpisodeTable:
-        """Make the batch: advantages and returns [K] are scalars by turn, and spread over tokens by the ranks."""
-        self._parts("preparation", "complete", ray.put(advantages), ray.put(returns), reference)
+    def divergences(self, rows: EpisodeTable, estimator: KlEstimator) -> Estimates:  # noqa: ARG002
+        return self._estimates("preparation", "divergences", estimator)
+
+    def _estimates(self, stage: str, name: str, how: object) -> Estimates:
+        turns, found = zip(*self._parts(stage, name, how), strict=True)
+        return np.concatenate(turns), np.concatenate(found)
+
+    def complete(self, rows: EpisodeTable, advantages: Advantages, reference: bool) -> EpisodeTable:
+        """Make the batch: the ranks spread what stands for turns over tokens."""
+        self._parts("preparation", "complete", ray.put(advantages), reference)
         return rows
 
     def update(self, batch: EpisodeTable, algorithm: Algorithm, update: Update) -> dict[str, float]:  # noqa: ARG002

@@ -64,7 +64,8 @@ def made(lengths, seed):
     tokens = rng.integers(0, 100, size).astype(np.int32)
     noise, worth, returns = rng.normal(size=(3, size)).astype(np.float32)
     return Batch(
-        offsets, tokens, mask, tokens, (-4.6 + 0.1 * noise) * mask, turns, ends, worth * mask, worth * 0, returns * ends
+        *(offsets, tokens, mask, tokens, (-4.6 + 0.1 * noise) * mask, turns, ends),
+        *(worth * mask, worth * 0, returns * ends, worth * 0),
     )
 
 
