@@ -342,6 +342,7 @@ def test_the_probe_names_both_numbers():
         check(probe, [-2.0, float("nan")], 1e-4, version=3)
 
 
+@pytest.mark.slow
 def test_heads_that_vllm_cannot_compute_are_refused_before_it_starts():
     from earl.engine.vllm.sampler import VllmSampler
 
