@@ -146,6 +146,7 @@ def test_experience_of_a_mixture_takes_what_is_planned() -> None:
     assert found.stage("recording").peak_bytes == pytest.approx(planned, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_traced_is_refused() -> None:
     job = TraceJob(Layout(2), 32, 64)
     with pytest.raises(EarlError, match=r"learner.offload cannot be traced: .*; set it to false"):
@@ -159,6 +160,7 @@ def test_what_cannot_be_traced_is_refused() -> None:
     assert traced(small(), recipe(), job).stage("update").peak_bytes > 0  # and nothing of it is left behind
 
 
+@pytest.mark.slow
 def test_known_models_are_described_as_the_catalogue_has_them() -> None:
     for model in catalogue().values():
         assert shape_of(meta_model(described(model.name))).parameters == model.shape.parameters, model.name

@@ -119,6 +119,7 @@ def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, ne
         wait_until(lambda process=process: len(processes_of(folder)) == 2, process)
         wait_until(lambda target=target: last_step(folder) >= target, process)
         time.sleep(rng.random() * 0.2)
+        assert process.poll() is None, process.stderr.read()
         (second,) = set(processes_of(folder)) - {process.pid}
         os.kill(second, signal.SIGKILL)
         _, said = process.communicate(timeout=120)
