@@ -13,8 +13,9 @@ READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 
 # A file's tests share what they made, so a file stays in one of the processes; threads of torch would be in their way.
+# Where bytecode is not kept, each of hundreds of processes compiles earl anew, and each of pytest's all tests.
 # Files in the order of tests/conftest.py, which puts the slow ones first.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile --no-loadscope-reorder
 
 EXTRAS := lora mlflow notebook openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line

@@ -1,6 +1,7 @@
 """What tests of several rooms share. Heavy libraries load inside the fixtures that need them."""
 
 import gc
+import multiprocessing.spawn
 import os
 import secrets
 import signal
@@ -77,10 +78,14 @@ def _skip_without_devices(items):
 def warm_children(request):
     """Python processes that a test or earl starts are forks of one that has imported what they need, but where a
     module is marked `cold`."""
+    preloaded = "LD_PRELOAD" in os.environ
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("cold") is None:
             patch.setattr(sys, "executable", str(PYTHON))
+            patch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(PYTHON))
         yield
+    if not preloaded:
+        os.environ.pop("LD_PRELOAD", None)  # an engine of vLLM leaves it behind
     if "vllm.distributed" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         sys.modules["vllm.distributed"].cleanup_dist_env_and_memory()  # an engine in this process left its group behind
 

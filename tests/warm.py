@@ -3,7 +3,8 @@
     python -I -S warm.py SOCKET WATCHED ARGUMENTS …   what is started in place of python: asks, waits, passes signals on
     python warm.py SOCKET WATCHED                     the server; the first who asks starts it, it ends with WATCHED
 
-A process whose limits, open files or settings of the loader or of Python are not the server's starts as usual.
+A process whose limits or settings of Python are not the server's starts as usual. What `multiprocessing` spawns for an
+engine of vLLM asks a second server, which has imported vLLM too.
 """
 
 import array
@@ -15,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing.spawn
 import os
 import resource
 import runpy
@@ -38,10 +40,12 @@ HEAVY = (
     "earl.trainer",
     "transformers.models.qwen3.modeling_qwen3",
 )
+VLLM = ("vllm.v1.engine.llm_engine", "vllm.v1.executor.multiproc_executor", "vllm.v1.worker.cpu_worker")
 ROOT = Path(__file__).parents[1]
 COLD = str(Path(sys.prefix, "bin", "python"))
 """Starts a process as usual; `sys.executable` of a fork does not."""
 WORKER = "default_worker.py"  # Ray's
+SPAWNED = "--multiprocessing-fork"  # what `multiprocessing` spawns: it is given descriptors, and named their numbers
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 SPACES = {"net": 0x40000000, "mnt": 0x00020000}  # namespaces that a fork can enter, and the words of setns(2)
 LIMITS = [limit for name, limit in vars(resource).items() if name.startswith("RLIMIT_")]
@@ -86,7 +90,7 @@ def connected(place: str, watched: str) -> socket.socket:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,
-                    env={**environment_of(place), "PYTHONPATH": str(ROOT)},
+                    env={**environment_of(place), "PYTHONPATH": str(ROOT), "VLLM_LOGGING_LEVEL": "ERROR"},
                     cwd=ROOT,
                 ) as server,
             ):
@@ -102,15 +106,18 @@ def ask(place: str, watched: str, arguments: list[str]) -> None:
     # Asked before the server is: it is never to be started by a limited process, for it could not raise its limits.
     if unlike(place, watched, arguments):
         os.execv(sys.executable, [sys.executable, *arguments])
-    link = connected(place, watched)
+    spawned = SPAWNED in arguments
+    kept, engine = inherited() if spawned else [0, 1, 2], spawned and "VLLM_WORKER_MULTIPROC_METHOD" in os.environ
+    link = connected(place + ".vllm" * engine, watched)
     wish = {
-        "arguments": arguments,
+        "arguments": arguments[arguments[0] == "-B" :],
         "environment": [f"{k}={v}" for k, v in os.environ.items()],
         "folder": [str(Path.cwd())],
         "ignored": [str(number) for number in map(int, SIGNALS) if signal.getsignal(number) is signal.SIG_IGN],
+        "descriptors": [str(descriptor) for descriptor in kept],
     }
     body = json.dumps(wish).encode()
-    link.sendmsg([struct.pack("i", len(body))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+    link.sendmsg([struct.pack("i", len(body))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", kept))])
     link.sendall(body)
     (worker,) = struct.unpack("i", link.recv(4, socket.MSG_WAITALL))
     for number in SIGNALS:
@@ -125,21 +132,20 @@ def ask(place: str, watched: str, arguments: list[str]) -> None:
 
 def unlike(place: str, watched: str, arguments: list[str]) -> str:
     """What a fork of a server that WATCHED could have started cannot give this process; empty: nothing."""
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-c", "-m", "-u"}):
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in {"-B", "-c", "-m", "-u"}):
         return "options"
-    held = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
     if os.geteuid() != 0 and any(_space(watched, kind) != _space("self", kind) for kind in SPACES):
         return "namespace"
     if any(WORKER in word for word in arguments):
         return ""
-    if any(_open(descriptor) for descriptor in held - {0, 1, 2}):
+    if SPAWNED not in arguments and any(held > 2 for held in inherited()):
         return "descriptors"
     if any(resource.prlimit(int(watched), limit) != resource.getrlimit(limit) for limit in LIMITS):
         return "limits"
     of = environment_of(place)
     for name in {*of, *os.environ}:
-        # Not LD_LIBRARY_PATH: importing vLLM adds to it, and so all that a process of tests started would be cold.
-        fixed = name.startswith(("LD_PRELOAD", "LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
+        # No LD_…: vLLM adds to them, and so all that a process of tests started would be cold.
+        fixed = name.startswith(("LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
         if fixed and of.get(name) != os.environ.get(name):
             return name
     folders = [Path.cwd(), *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -156,6 +162,11 @@ def _space(process: object, kind: str) -> Path:
     return Path(f"/proc/{process}/ns/{kind}").readlink()
 
 
+def inherited() -> list[int]:
+    """What is open in a process that has opened nothing itself."""
+    return [held for held in sorted(int(path.name) for path in Path("/proc/self/fd").iterdir()) if _open(held)]
+
+
 def _open(descriptor: int) -> bool:
     try:
         return bool(os.fstat(descriptor))
@@ -166,7 +177,7 @@ def _open(descriptor: int) -> bool:
 def serve(place: str, watched: int) -> Wish:
     """Fork a worker for whoever asks, while the process `watched` lives; in the worker: what was asked for."""
     enter(watched)  # who starts it may be on a host of its own
-    for name in HEAVY:
+    for name in (*HEAVY, *VLLM) if place.endswith(".vllm") else HEAVY:
         importlib.import_module(name)
     gc.freeze()  # forks share what was imported: their collector must not write to it
     server = socket.socket(socket.AF_UNIX)
@@ -229,18 +240,24 @@ def enter(process: int) -> None:
 def received(link: socket.socket) -> Wish:
     head, given = b"", []
     with contextlib.suppress(ConnectionResetError):
-        head, given, *_ = link.recvmsg(4, socket.CMSG_SPACE(12))
+        head, given, *_ = link.recvmsg(4, socket.CMSG_SPACE(1 << 10))
     if not head:  # it had to start as usual
         os._exit(0)
-    ((_, _, streams),) = given
+    ((_, _, passed),) = given
     body = link.recv(*struct.unpack("i", head), socket.MSG_WAITALL)
     asker, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     link.close()
     enter(asker)
-    for target, descriptor in enumerate(array.array("i", streams)):
+    wish: Wish = json.loads(body)
+    targets = [*map(int, wish["descriptors"])]
+    held = []  # above all targets, so that none is overwritten before its turn
+    for descriptor in array.array("i", passed):
+        held.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(targets) + 1))
+        os.close(descriptor)
+    for target, descriptor in zip(targets, held, strict=True):
         os.dup2(descriptor, target)
         os.close(descriptor)
-    return json.loads(body)
+    return wish
 
 
 def become(wish: Wish) -> None:
@@ -268,8 +285,10 @@ def become(wish: Wish) -> None:
         arguments = arguments[1:]
         sys.stdout.reconfigure(write_through=True)
     script, *rest = arguments
+    warm = str(Path(sys.argv[1]).with_name("python"))  # whom it starts is warm as well
+    multiprocessing.spawn.set_executable(warm)
     if WORKER not in script:
-        sys.executable = str(Path(sys.argv[1]).with_name("python"))  # whom it starts is warm as well
+        sys.executable = warm
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.path[:1] = ["" if script in {"-c", "-m"} else str(Path(script).parent), *paths]
     sys.modules.pop("sitecustomize", None)

@@ -85,6 +85,7 @@ def test_a_line_is_warned_of_in_time():
     assert 25 <= first_warning(line(limit=150.0)).step <= 45  # 150 at step 50
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_or_lines(capsys):
     assert command_line(["bench", "forecast", "--histories", "1", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -94,6 +95,7 @@ def test_the_command_prints_json_or_lines(capsys):
     assert "coverage.family.linear" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_recorded_runs_are_forecast_at_levels_they_came_to(tmp_path):
     for name, slope in (("grows", 1.0), ("stays", 0.0)):
         with Store(create(tmp_path, name).database) as store:

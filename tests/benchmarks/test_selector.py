@@ -31,6 +31,7 @@ def test_worlds_are_the_same_again_and_cross():
     assert {simulated_run(number, 0).family for number in range(len(SHAPES))} == set(SHAPES)
 
 
+@pytest.mark.slow
 def test_nobody_beats_the_clairvoyant():
     for number in (2, 15):
         own = simulated_run(number, 1)
@@ -63,6 +64,7 @@ def test_switches_back_are_counted_within_any_hundred_steps():
     assert most_within([5, 104, 105, 300]) == 2  # 5 and 104, or 104 and 105; 5 and 105 are a hundred apart
 
 
+@pytest.mark.slow
 def test_an_adversary_does_not_make_it_thrash():
     for number in range(3):
         row = adversary(number, seed=1)

@@ -66,6 +66,7 @@ def digit(reply):
 """
 
 
+@pytest.mark.slow
 def test_a_parser_that_raises_ends_its_episodes_and_not_the_run(
     earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_parser_that_raises_ends_its_episodes_and_not_the_run(
     assert "agent.parser = 'digits_parsed:broken' fails at the reply '0': KeyError: '0'" in said.err
 
 
+@pytest.mark.slow
 def test_a_new_model_learns_from_the_format_alone_how_an_action_looks(
     earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mixed"
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_all_and_is_evaluated_in_all(run: Path) -> None:
     _, groups = trajectories.read(trajectories.files(run / "trajectories")[-1])
     assert {group.task.env for group in groups} == {"tictactoe", "arithmetic", "connect4"}

@@ -84,6 +84,7 @@ def test_what_is_refused(earl, arguments: tuple[str, ...], words: list[str]) -> 
         assert word in said.err
 
 
+@pytest.mark.slow
 def test_a_trace_of_a_models_folder(earl, tmp_path) -> None:
     (tmp_path / "config.json").write_text(
         '{"model_type": "qwen2", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,'

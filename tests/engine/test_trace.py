@@ -1,5 +1,7 @@
 """A trace counts what real tensors take by the learner's own code, and refuses what it cannot stand for."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import distributed
@@ -42,13 +44,16 @@ def with_numbers(config, own: Config, job: TraceJob):
         return recorded(mesh, config, own, job)
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("layout", "changes", "own"),
     [
         (Layout(4), {}, recipe()),
-        (Layout(4, replicas=2), {}, recipe()),
-        (Layout(2, 2, 2), {}, recipe(name="ppo", kl=0.1)),
-        (Layout(2, 2), {"kind": "qwen3", "tie_word_embeddings": True}, recipe(dtype="bfloat16", recompute=True)),
+        slow(Layout(4, replicas=2), {}, recipe()),
+        slow(Layout(2, 2, 2), {}, recipe(name="ppo", kl=0.1)),
+        slow(Layout(2, 2), {"kind": "qwen3", "tie_word_embeddings": True}, recipe(dtype="bfloat16", recompute=True)),
     ],
     ids=["dp", "dp in replicas", "dp, tp, cp, reference, values", "dp, tp, tied, recomputed"],
 )
@@ -121,6 +126,7 @@ def test_code_branches_on_indices_and_finds_no_numbers() -> None:
     assert type(numbers).__name__ == "FakeTensor"
 
 
+@pytest.mark.slow
 def test_the_experts_of_a_mixture_are_given_alike() -> None:
     config = small("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16)
     found = traced(config, recipe(dtype="bfloat16"), TraceJob(Layout(2, 1, 2), 32, 64))
@@ -128,6 +134,7 @@ def test_the_experts_of_a_mixture_are_given_alike() -> None:
     assert found.stage("update").flops["_grouped_mm"] == 3 * 2 * 64 * 2 * (2 * 3 * 64 * 32)
 
 
+@pytest.mark.slow
 def test_experience_of_a_mixture_takes_what_is_planned() -> None:
     # Experts narrower than the stream, as in Qwen3-30B-A3B: states for each expert of a token are the peak.
     experts = {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 64, "head_dim": 32}
@@ -139,6 +146,7 @@ def test_experience_of_a_mixture_takes_what_is_planned() -> None:
     assert found.stage("recording").peak_bytes == pytest.approx(planned, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_traced_is_refused() -> None:
     job = TraceJob(Layout(2), 32, 64)
     with pytest.raises(EarlError, match=r"learner.offload cannot be traced: .*; set it to false"):
@@ -152,6 +160,7 @@ def test_what_cannot_be_traced_is_refused() -> None:
     assert traced(small(), recipe(), job).stage("update").peak_bytes > 0  # and nothing of it is left behind
 
 
+@pytest.mark.slow
 def test_known_models_are_described_as_the_catalogue_has_them() -> None:
     for model in catalogue().values():
         assert shape_of(meta_model(described(model.name))).parameters == model.shape.parameters, model.name
@@ -169,6 +178,7 @@ def against_plan(name: str, layers: int | None, layout: Layout, tokens: int, row
     return (found.stage("update").peak_bytes / update.peak, found.stage("recording").peak_bytes / before.peak)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layout"),
     [

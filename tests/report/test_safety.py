@@ -5,7 +5,11 @@ import hashlib
 import re
 from typing import Any
 
+import pytest
+
 from tests.report.page import write
+
+pytestmark = pytest.mark.slow
 
 
 def test_hostile_text_stays_text(runs: Any, hostile_texts: list[str]) -> None:

@@ -249,6 +249,7 @@ def killed_at(call: int, work: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True])
 def test_killed_before_any_call_to_the_disk_the_latest_is_whole(tmp_path: Path, again: bool) -> None:
     step = 10 if again else 11  # the same step is replaced, or a new one is added
@@ -269,6 +270,7 @@ def test_killed_before_any_call_to_the_disk_the_latest_is_whole(tmp_path: Path, 
     assert outcomes == ({"old", "first", "new"} if again else {"old", "new"})
 
 
+@pytest.mark.slow
 def test_killed_while_pruning_every_visible_checkpoint_is_whole(tmp_path: Path) -> None:
     for call in range(1000):
         for step in range(3):

@@ -1,7 +1,6 @@
 """Asynchronous training: rollout workers that play ahead, here in this process, and real learning between them."""
 
 import random
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -204,17 +203,26 @@ def test_a_lost_learner_goes_back_to_its_checkpoint_and_so_does_what_was_played(
     assert_sound(folder, config)
 
 
-def test_what_was_played_ahead_is_not_played_again(ahead_recipe, new_run, assert_sound, assert_kept, stopping):
-    config = ahead_recipe(2)
-    folder, observer = new_run(config), stopping(7)
+def late(place, observer):
+    """The observer, who at its last step waits until all groups that were begun have ended, which nobody asks for."""
     stop = observer.step
 
-    def slowly(step, *rest):
-        time.sleep(0.5 * (step == 7))  # groups end while nobody asks for them
-        stop(step, *rest)
+    def step(record, *rest):
+        if record.step == observer.at:
+            for actor in place.group.actors:
+                fragment = actor.actor._fragment
+                with fragment._changed:
+                    assert fragment._changed.wait_for(lambda playing=fragment._playing: not playing, 60)
+        stop(record, *rest)
 
-    observer.step = slowly
-    carry_on(folder, Place(config), observer)
+    observer.step = step
+    return observer
+
+
+def test_what_was_played_ahead_is_not_played_again(ahead_recipe, new_run, assert_sound, assert_kept, stopping):
+    config = ahead_recipe(2)
+    folder, place = new_run(config), Place(config)
+    carry_on(folder, place, late(place, stopping(7)))
     saved = checkpoint.load(checkpoint.latest(folder.checkpoints))
     limits, ended = async_rollout.load(saved.path)
     assert saved.step == 7
@@ -228,15 +236,8 @@ def test_what_was_played_ahead_is_not_played_again(ahead_recipe, new_run, assert
 def test_a_run_that_goes_on_with_a_smaller_bound_plays_again_what_is_too_old_for_it(
     ahead_recipe, new_run, staleness, stopping
 ):
-    folder, observer = new_run(ahead_recipe(2)), stopping(7)
-    stop = observer.step
-
-    def slowly(step, *rest):
-        time.sleep(0.5 * (step == 7))  # groups of step 9, begun under version 6, end
-        stop(step, *rest)
-
-    observer.step = slowly
-    carry_on(folder, Place(ahead_recipe(2)), observer)
+    folder, place = new_run(ahead_recipe(2)), Place(ahead_recipe(2))
+    carry_on(folder, place, late(place, stopping(7)))  # groups of step 9, begun under version 6, have ended
     _, ended = async_rollout.load(checkpoint.latest(folder.checkpoints))
     assert any(8 - episode.oldest > 1 for t, group in ended.items() if t.step == 9 for episode in group.trajectories)
     assert carry_on(folder, Place(ahead_recipe(1))).finished

@@ -2,9 +2,12 @@
 
 import shutil
 
+import pytest
+
 from earl.engine.model import make
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_its_first_model_is_gone(tiny, new_run, whole, remains, carry_on, stopping, tmp_path):
     own = tmp_path / "own"
     make(tiny().model, seed=1).save(own)

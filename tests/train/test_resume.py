@@ -41,6 +41,7 @@ def test_every_algorithm_goes_on_where_it_was_broken_off(kind, tiny, new_run, wh
     assert remains(folder) == whole(config)
 
 
+@pytest.mark.slow
 def test_a_run_that_breaks_off_after_every_step(tiny, new_run, whole, remains, carry_on, stopping):
     config = tiny(run={"checkpoint_every": 1}, algorithm={"name": "ppo", "kl": 0.1})
     folder = new_run(config)
@@ -51,6 +52,7 @@ def test_a_run_that_breaks_off_after_every_step(tiny, new_run, whole, remains, c
     assert remains(folder) == whole(config)
 
 
+@pytest.mark.slow
 def test_a_stop_by_request_saves_where_it_stopped(tiny, new_run, whole, remains, carry_on, stopping):
     config = tiny(run={"checkpoint_every": 50})
     folder = new_run(config)
@@ -85,6 +87,7 @@ def test_the_reference_is_the_model_with_which_reinforcement_learning_began(
     assert not reference["lm_head.weight"].equal(load_file(last / "model.safetensors")["lm_head.weight"])
 
 
+@pytest.mark.slow
 def test_a_model_of_somebody_elses_trains_and_resumes(tiny, new_run, whole, remains, carry_on, stopping, tmp_path):
     # Tied embeddings are written once, under one of their two names.
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -114,6 +117,7 @@ def test_checkpoints_do_not_change_behind_a_runs_back(tiny, new_run, carry_on):
     assert before == {path: hashlib.sha256(path.read_bytes()).digest() for path in before}
 
 
+@pytest.mark.slow
 def test_what_was_written_after_the_checkpoint_is_gone_before_it_is_done_again(tiny, new_run, carry_on, stopping):
     config = tiny(run={"checkpoint_every": 50, "steps": 5}, evaluate={"every": 50})
     folder, found = new_run(config), []
@@ -135,6 +139,7 @@ def last_step(folder):
         return store.last_step()
 
 
+@pytest.mark.slow
 def test_events_are_not_told_twice(tiny, new_run, carry_on, stopping):
     config = tiny()
     whole, broken = new_run(config, "whole"), new_run(config, "broken")

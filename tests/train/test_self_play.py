@@ -26,6 +26,7 @@ def test_the_recipe_of_the_docs_passes_the_preflight(tmp_path):
     assert preflight(build(recipe), tmp_path).config.env.opponents == {"self": 1}
 
 
+@pytest.mark.slow
 def test_both_seats_of_a_game_are_learned_from(tiny, new_run, carry_on):
     taught = {
         "steps": 20,
@@ -47,6 +48,7 @@ def test_both_seats_of_a_game_are_learned_from(tiny, new_run, carry_on):
     assert all(len({one.task.seat for one in group.trajectories}) == 1 for group in groups)
 
 
+@pytest.mark.slow
 def test_baselines_scores_and_pool_survive_a_resume_to_the_bit(tiny, new_run, remains, carry_on, stopping):
     config = tiny(**SELF_PLAY)
     folder = new_run(config)
@@ -63,6 +65,7 @@ def test_baselines_scores_and_pool_survive_a_resume_to_the_bit(tiny, new_run, re
     assert repr(continued).replace(str(folder.path), "") == repr(expected).replace(str(whole.path), "")
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_a_stop_does_not_join_the_pool(tiny, new_run, remains, carry_on, stopping):
     config = tiny(**{**SELF_PLAY, "run": {"steps": 8, "checkpoint_every": 2, "pool": 2}})
     folder, whole = new_run(config), new_run(config, "whole")

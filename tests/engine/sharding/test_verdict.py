@@ -111,8 +111,8 @@ def built(config, layout: Layout) -> bool:
     return True
 
 
-FAST = ("gemma", "gpt2", "mixtral", "qwen3")
-"""Three heads of keys, one matrix for queries, keys and values, experts, and the family of earl's own models."""
+FAST = ("mixtral", "qwen3")
+"""Experts, and the family of earl's own models."""
 EACH = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in FAMILIES]
 
 
