@@ -43,15 +43,15 @@ class LateSeat:
 
 
 class PairedEpisodes:
-    """Both seats of one game. make: the episode of a seat, called at its first turn.
+    """Both seats of one game. make: the episode of a seat, called at its first turn. seed: of the deal.
 
     A seat that forfeits ends the game; the other one is not charged then, and not rewarded.
     """
 
-    def __init__(self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: LateSeat) -> None:
+    def __init__(self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: LateSeat, seed: int) -> None:
         self._board, self._make, self._late = board, make, late
         self._seats: dict[int, Episode] = {}
-        self._board.begin()
+        self._board.begin(seed)
         self._next_turn()
 
     @property
