@@ -112,11 +112,12 @@ def play_scripted(name: str, game: str, seat: int, seed: int) -> None:
         solve(registry.make(game, seat=1 - seat, opponent=player), seed)
         return
     env = registry.make(game, seat=seat, opponent=person)
+    assert isinstance(env, BoardGameEnv)
+    player.check(env.game)
     env.reset(seed=seed)
     rng, terminated, info = Random(f"opponent {seed}"), False, Info()
     while not terminated:
         _, _, terminated, _, info = env.step(player.act(env, rng))
-    assert isinstance(env, BoardGameEnv)
     person.show(env.game, env.state)
     click.echo(RESULTS[Outcome(info["outcome"])])
 

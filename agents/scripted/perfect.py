@@ -140,7 +140,8 @@ def deepest(game: Game, state: State) -> tuple[int, ...]:
 
 
 def subgame_perfect(game: Game, state: State) -> tuple[int, ...]:
-    """The move by which a player gains most when both go on so. A player who gains as much by ending the game does."""
+    """The move by which a player gains most when both go on so: of several the one that ends the game, else the one
+    that leaves most to the other player."""
     return (_backward(game, state)[1],)
 
 
@@ -149,8 +150,9 @@ def _backward(game: Game, state: State) -> tuple[tuple[float, float], int]:
     """What both seats gain, and the move, by backward induction."""
     if game.over(state):
         return (game.gain(state, 0), game.gain(state, 1)), -1
+    own, other = state.player, 1 - state.player
     ends = [(_backward(game, after := game.play(state, move))[0], game.over(after), move) for move in game.legal(state)]
-    gains, _, move = max(ends, key=lambda end: (round(end[0][state.player], 9), end[1]))
+    gains, _, move = max(ends, key=lambda end: (round(end[0][own], 9), end[1], round(end[0][other], 9)))
     return gains, move
 
 

@@ -47,13 +47,10 @@ class BoardGameEnv(TextEnv):
             seed = opponent_seed
         # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
         following = f"opponent {opponent_seed}"
-        self._rng = Random(f"opening {seed}" if self.game.opens_alike else following)
+        self._rng = Random(following)
         self.begin(seed)
         if self.state.player != self.seat:
-            self._opponent_moves()
-            self._legal = self.game.legal_actions(self.state)
-        if self.game.opens_alike:
-            self._rng.seed(following)
+            self._open(f"opening {seed}", following)
         return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
@@ -124,6 +121,15 @@ class BoardGameEnv(TextEnv):
         new = (after.first | after.second) ^ (state.first | state.second)
         marked = next((place for place in np.ndindex(*self.game.size) if self.game.stone(*place) == new), None)
         return Board(self.game.cells(after), marked)
+
+    def _open(self, opening: str, following: str) -> None:
+        """The opponent's moves before the first of this seat, by the seed of an opening where the game opens alike."""
+        if self.game.opens_alike:
+            self._rng.seed(opening)  # the same object: a model that plays has a conversation for each
+        self._opponent_moves()
+        self._legal = self.game.legal_actions(self.state)
+        if self.game.opens_alike:
+            self._rng.seed(following)
 
     def _opponent_moves(self) -> None:
         while self.state.player != self.seat and (legal := self.game.legal(self.state)):
