@@ -27,41 +27,48 @@ class Offer(NamedTuple):
         return self.round & 1
 
 
-@cache
-def bargain_game(coins: int, rounds: int, discount: float) -> Game:
-    accept, reject = coins + 1, coins + 2
+class OfferRules:
+    def __init__(self, coins: int, rounds: int, discount: float) -> None:
+        self.coins, self.rounds, self.discount = coins, rounds, discount
+        self.accept, self.reject = coins + 1, coins + 2
 
-    def legal(state: Offer) -> tuple[int, ...]:
+    def legal(self, state: Offer) -> tuple[int, ...]:
         if state.over:
             return ()
-        if state.round == rounds:
-            return accept, reject
-        return tuple(range(accept + (state.round > 0)))
+        if state.round == self.rounds:
+            return self.accept, self.reject
+        return tuple(range(self.accept + (state.round > 0)))
 
-    def play(state: Offer, move: int) -> Offer:
-        if move <= coins:
+    def play(self, state: Offer, move: int) -> Offer:
+        if move <= self.coins:
             return Offer(state.round + 1, move)
-        return Offer(state.round, state.coins, True, move == accept)
+        return Offer(state.round, state.coins, True, move == self.accept)
 
-    def payoff(state: Offer, seat: int) -> float:
+    def payoff(self, state: Offer, seat: int) -> float:
         """The part of all coins at their first value."""
         if not state.accepted:
             return 0.0
-        part = state.coins if seat == state.player else coins - state.coins
-        return part / coins * discount ** (state.round - 1)
+        part = state.coins if seat == state.player else self.coins - state.coins
+        return part / self.coins * self.discount ** (state.round - 1)
 
-    def winner(state: Offer) -> int | None:
-        first, second = payoff(state, 0), payoff(state, 1)
+    def winner(self, state: Offer) -> int | None:
+        first, second = self.payoff(state, 0), self.payoff(state, 1)
         return None if first == second else int(first < second)
 
-    def render(state: Offer) -> str:
+    def render(self, state: Offer) -> str:
         if state.over:
-            return f"{'accepted' if state.accepted else 'rejected'} {state.coins} in round {state.round} of {rounds}"
+            return (
+                f"{'accepted' if state.accepted else 'rejected'} {state.coins} in round {state.round} of {self.rounds}"
+            )
         if state.round == 0:
-            return f"round 1 of {rounds}"
-        answer = "last round" if state.round == rounds else f"then round {state.round + 1} of {rounds}"
+            return f"round 1 of {self.rounds}"
+        answer = "last round" if state.round == self.rounds else f"then round {state.round + 1} of {self.rounds}"
         return f"offered {state.coins}, {answer}"
 
+
+@cache
+def bargain_game(coins: int, rounds: int, discount: float) -> Game:
+    rules = OfferRules(coins, rounds, discount)
     return Game(
         name="bargain",
         marks=("first", "second"),
@@ -76,13 +83,13 @@ def bargain_game(coins: int, rounds: int, discount: float) -> Game:
             "other player, or with accept, or in the end with reject, and nothing else."
         ),
         max_plies=rounds + 1,
-        legal=legal,
-        play=play,
-        winner=winner,
-        render=render,
+        legal=rules.legal,
+        play=rules.play,
+        winner=rules.winner,
+        render=rules.render,
         solvable=True,
         deals=((Offer(), 1.0),),
-        payoff=payoff,
+        payoff=rules.payoff,
     )
 
 

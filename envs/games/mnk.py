@@ -40,6 +40,86 @@ def show(first: int, second: int, rows: int, columns: int) -> str:
     return "\n".join([digits[row : row + columns] for row in range(0, rows * columns, columns)])
 
 
+class LineRules:
+    """The rules of one board; `line` in a row win."""
+
+    def __init__(self, rows: int, columns: int, line: int) -> None:
+        self.rows, self.columns, self.line, self.cells = rows, columns, line, rows * columns
+        self.small = self.cells <= SMALL
+        self.names = tuple(_name(cell, columns, self.small) for cell in range(self.cells))
+        self.labels = "\n".join("".join(self.names[row : row + columns]) for row in range(0, self.cells, columns))
+        self.directions = _directions(rows, columns, line)
+        self.lines = [
+            sum(1 << cell + step * number for number in range(line))
+            for step, starts in self.directions
+            for cell in range(self.cells)
+            if starts >> cell & 1
+        ]
+        self.won: Callable[[int], bool] = self.has_line
+        if self.small:
+            self.won = tuple(map(self.has_line, range(1 << self.cells))).__getitem__
+        remembered = cache if self.small else lru_cache(POSITIONS)
+        self.legal, self.wins = remembered(self._legal), remembered(self._wins)
+        self.promise, self.render = remembered(self._promise), remembered(self._render)
+
+    def has_line(self, stones: int) -> bool:
+        for step, starts in self.directions:
+            run = stones & starts
+            for number in range(1, self.line):
+                if not run:
+                    break
+                run &= stones >> step * number
+            if run:
+                return True
+        return False
+
+    def completing(self, stones: int) -> int:
+        """The cells that would complete a line, taken ones included."""
+        found = 0
+        for step, starts in self.directions:
+            shifted = [stones >> step * number for number in range(self.line)]
+            for gap in range(self.line):
+                run = starts
+                for number, stone in enumerate(shifted):
+                    if number != gap:
+                        run &= stone
+                found |= run << step * gap
+        return found
+
+    def winner(self, state: State) -> int | None:
+        """Only who moved last can have a line."""
+        first, second = state
+        if (first | second).bit_count() & 1:
+            return 0 if self.won(first) else None
+        return 1 if self.won(second) else None
+
+    def _legal(self, state: State) -> tuple[int, ...]:
+        if self.winner(state) is not None:
+            return ()
+        occupied = state.first | state.second
+        return tuple([cell for cell in range(self.cells) if not occupied >> cell & 1])
+
+    def play(self, state: State, move: int) -> State:
+        assert not (state.first | state.second) >> move & 1, f"cell {move} is taken"
+        return state.add(1 << move)
+
+    def _wins(self, state: State, player: int) -> tuple[int, ...]:
+        found = self.completing(state[player])
+        return tuple([move for move in self.legal(state) if found >> move & 1]) if found else ()
+
+    def _promise(self, state: State, player: int) -> int:
+        """The lines that the player can still complete, plus the stones already on them."""
+        own, other = state[player], state[1 - player]
+        return sum([1 + (own & line).bit_count() for line in self.lines if not other & line])
+
+    def _render(self, state: State) -> str:
+        r"""One line a row. A numbered board of three rows: "X2O\n456\n789", any other has dots: "X.O\n...\n..."."""
+        shown = show(state.first, state.second, self.rows, self.columns)
+        if not self.small:
+            return shown
+        return "".join([cell if mark == "." else mark for cell, mark in zip(self.labels, shown, strict=True)])
+
+
 @cache
 def mnk(
     rows: int,
@@ -49,101 +129,29 @@ def mnk(
     instructions: str = INSTRUCTIONS,
     opens_alike: bool = True,
 ) -> Game:
-    cells = rows * columns
-    directions = _directions(rows, columns, line)
-    lines = [
-        sum(1 << cell + step * number for number in range(line))
-        for step, starts in directions
-        for cell in range(cells)
-        if starts >> cell & 1
-    ]
-    small = cells <= SMALL
-    remembered = cache if small else lru_cache(POSITIONS)
-    names = [str(cell + 1) if small else f"{LETTERS[cell % columns]}{cell // columns + 1}" for cell in range(cells)]
-
-    labels = "\n".join("".join(names[row : row + columns]) for row in range(0, cells, columns))
-
-    def has_line(stones: int) -> bool:
-        for step, starts in directions:
-            run = stones & starts
-            for number in range(1, line):
-                if not run:
-                    break
-                run &= stones >> step * number
-            if run:
-                return True
-        return False
-
-    def completing(stones: int) -> int:
-        """The cells that would complete a line, taken ones included."""
-        found = 0
-        for step, starts in directions:
-            shifted = [stones >> step * number for number in range(line)]
-            for gap in range(line):
-                run = starts
-                for number, stone in enumerate(shifted):
-                    if number != gap:
-                        run &= stone
-                found |= run << step * gap
-        return found
-
-    won: Callable[[int], bool] = tuple(map(has_line, range(1 << cells))).__getitem__ if small else has_line
-
-    def winner(state: State) -> int | None:
-        """Only who moved last can have a line."""
-        first, second = state
-        if (first | second).bit_count() & 1:
-            return 0 if won(first) else None
-        return 1 if won(second) else None
-
-    @remembered
-    def legal(state: State) -> tuple[int, ...]:
-        if winner(state) is not None:
-            return ()
-        occupied = state.first | state.second
-        return tuple([cell for cell in range(cells) if not occupied >> cell & 1])
-
-    def play(state: State, move: int) -> State:
-        assert not (state.first | state.second) >> move & 1, f"cell {move} is taken"
-        return state.add(1 << move)
-
-    @remembered
-    def wins(state: State, player: int) -> tuple[int, ...]:
-        found = completing(state[player])
-        return tuple([move for move in legal(state) if found >> move & 1]) if found else ()
-
-    @remembered
-    def promise(state: State, player: int) -> int:
-        """The lines that the player can still complete, plus the stones already on them."""
-        own, other = state[player], state[1 - player]
-        return sum([1 + (own & line).bit_count() for line in lines if not other & line])
-
-    @remembered
-    def render(state: State) -> str:
-        r"""One line a row. A numbered board of three rows: "X2O\n456\n789", any other has dots: "X.O\n...\n..."."""
-        shown = show(state.first, state.second, rows, columns)
-        if not small:
-            return shown
-        return "".join([cell if mark == "." else mark for cell, mark in zip(labels, shown, strict=True)])
-
+    rules, cells = LineRules(rows, columns, line), rows * columns
     return Game(
         name=name,
         marks=MARKS,
-        actions=tuple(names),
+        actions=rules.names,
         instructions=instructions.format(rows=rows, columns=columns, line=line),
         max_plies=cells,
         size=(rows, columns),
-        preferred=_centre_first(rows, columns, lines),
-        legal=legal,
-        play=play,
-        winner=winner,
-        wins=wins,
-        promise=promise,
-        render=render,
+        preferred=_centre_first(rows, columns, rules.lines),
+        legal=rules.legal,
+        play=rules.play,
+        winner=rules.winner,
+        wins=rules.wins,
+        promise=rules.promise,
+        render=rules.render,
         stone=lambda row, column: 1 << columns * row + column,
         solvable=cells <= 12 or (line == 3 and cells <= 16),  # 4 × 4 with a line of four takes half a minute
         opens_alike=opens_alike,
     )
+
+
+def _name(cell: int, columns: int, small: bool) -> str:
+    return str(cell + 1) if small else f"{LETTERS[cell % columns]}{cell // columns + 1}"
 
 
 def _directions(rows: int, columns: int, line: int) -> list[tuple[int, int]]:

@@ -28,33 +28,35 @@ class Discs(NamedTuple):
         return self.plies & 1
 
 
-@cache
-def othello_game(size: int) -> Game:
-    cells = size * size
-    board = (1 << cells) - 1
-    left = sum(1 << size * row for row in range(size))
-    inner, pass_move = board & ~(left | left << size - 1), cells
-    # A step and the cells that a run of the other player's discs may lie on: none wraps around an edge.
-    directions = ((1, inner), (size, board), (size + 1, inner), (size - 1, inner))
-    names = (*(f"{LETTERS[cell % size]}{cell // size + 1}" for cell in range(cells)), PASS)
-    corners = 1 | 1 << size - 1 | 1 << cells - size | 1 << cells - 1
+class DiscRules:
+    """The rules on a board of one size."""
 
-    def reachable(own: int, other: int) -> int:
+    def __init__(self, size: int) -> None:
+        self.size, self.cells = size, size * size
+        self.board, self.pass_move = (1 << self.cells) - 1, self.cells
+        left = sum(1 << size * row for row in range(size))
+        inner = self.board & ~(left | left << size - 1)
+        # A step and the cells that a run of the other player's discs may lie on: none wraps around an edge.
+        self.directions = ((1, inner), (size, self.board), (size + 1, inner), (size - 1, inner))
+        self.corners = 1 | 1 << size - 1 | 1 << self.cells - size | 1 << self.cells - 1
+        self.legal = lru_cache(POSITIONS)(self._legal)
+
+    def reachable(self, own: int, other: int) -> int:
         """The empty cells behind a run of the other player's discs that begins at an own one."""
         found = 0
-        for step, allowed in directions:
+        for step, allowed in self.directions:
             between = other & allowed
             up, down = between & own << step, between & own >> step
-            for _ in range(size - 3):
+            for _ in range(self.size - 3):
                 up |= between & up << step
                 down |= between & down >> step
             found |= up << step | down >> step
-        return found & board & ~(own | other)
+        return found & self.board & ~(own | other)
 
-    def turned(own: int, other: int, disc: int) -> int:
+    def turned(self, own: int, other: int, disc: int) -> int:
         """The other player's discs that a new one turns."""
         found = 0
-        for step, allowed in directions:
+        for step, allowed in self.directions:
             between = other & allowed
             run, end = 0, disc << step
             while end & between:
@@ -66,40 +68,43 @@ def othello_game(size: int) -> Game:
             found |= run if end & own else 0
         return found
 
-    @lru_cache(POSITIONS)
-    def legal(state: Discs) -> tuple[int, ...]:
+    def _legal(self, state: Discs) -> tuple[int, ...]:
         first, second, plies = state
         own, other = (second, first) if plies & 1 else (first, second)
-        if found := reachable(own, other):
-            return tuple([cell for cell in range(cells) if found >> cell & 1])
-        return (pass_move,) if reachable(other, own) else ()
+        if found := self.reachable(own, other):
+            return tuple([cell for cell in range(self.cells) if found >> cell & 1])
+        return (self.pass_move,) if self.reachable(other, own) else ()
 
-    def play(state: Discs, move: int) -> Discs:
+    def play(self, state: Discs, move: int) -> Discs:
         first, second, plies = state
-        if move == pass_move:
+        if move == self.pass_move:
             return Discs(first, second, plies + 1)
         disc, own, other = 1 << move, state[plies & 1], state[1 - (plies & 1)]
-        flips = turned(own, other, disc)
+        flips = self.turned(own, other, disc)
         assert flips and not (first | second) & disc, f"cell {move} turns nothing"
         own, other = own | disc | flips, other & ~flips
         return Discs(other, own, plies + 1) if plies & 1 else Discs(own, other, plies + 1)
 
-    def winner(state: Discs) -> int | None:
+    def winner(self, state: Discs) -> int | None:
         lead = state.first.bit_count() - state.second.bit_count()
-        return None if lead == 0 or legal(state) else int(lead < 0)
+        return None if lead == 0 or self.legal(state) else int(lead < 0)
 
-    def promise(state: Discs, player: int) -> int:
+    def promise(self, state: Discs, player: int) -> int:
         """Cells that the player could take, and many points for a corner."""
         own, other = state[player], state[1 - player]
-        return reachable(own, other).bit_count() + 12 * (own & corners).bit_count()
+        return self.reachable(own, other).bit_count() + 12 * (own & self.corners).bit_count()
 
-    def worth(cell: int) -> tuple[int, int]:
+    def worth(self, cell: int) -> tuple[int, int]:
         """Corners first, then edges by their distance from corners, the cells beside corners last."""
-        low, high = sorted(min(place, size - 1 - place) for place in divmod(cell, size))
+        low, high = sorted(min(place, self.size - 1 - place) for place in divmod(cell, self.size))
         beside = low + high == 1 or (low, high) == (1, 1)
         return 3 if beside else min(low + high, 1 + min(low, 1)), cell
 
-    start = _start(size)
+
+@cache
+def othello_game(size: int) -> Game:
+    rules, cells = DiscRules(size), size * size
+    names = (*(f"{LETTERS[cell % size]}{cell // size + 1}" for cell in range(cells)), PASS)
     return Game(
         name="othello",
         marks=MARKS,
@@ -113,15 +118,15 @@ def othello_game(size: int) -> Game:
         ),
         max_plies=2 * (cells - 4),  # no two passes follow each other
         size=(size, size),
-        preferred=(*sorted(range(cells), key=worth), pass_move),
-        legal=legal,
-        play=play,
-        winner=winner,
-        promise=promise,
+        preferred=(*sorted(range(cells), key=rules.worth), rules.pass_move),
+        legal=rules.legal,
+        play=rules.play,
+        winner=rules.winner,
+        promise=rules.promise,
         render=lambda state: show(state.first, state.second, size, size),
         stone=lambda row, column: 1 << size * row + column,
         stones=Discs,
-        deals=((start, 1.0),),
+        deals=((_start(size), 1.0),),
         solvable=size <= SOLVED,
     )
 

@@ -38,28 +38,31 @@ class Hand(NamedTuple):
         return len(self.bets[-1]) & 1
 
 
-def poker(name: str, deck: tuple[int, ...], sizes: tuple[int, ...], most_bets: int, rules: str) -> Game:
+class BettingRules:
     """sizes: of a bet or raise in each round. most_bets: bets and raises of a round."""
 
-    @lru_cache(HANDS)
-    def legal(hand: Hand) -> tuple[int, ...]:
+    def __init__(self, sizes: tuple[int, ...], most_bets: int) -> None:
+        self.sizes, self.most_bets = sizes, most_bets
+        self.legal = lru_cache(HANDS)(self._legal)
+
+    def _legal(self, hand: Hand) -> tuple[int, ...]:
         moves = hand.bets[-1]
-        if (moves and moves[-1] == FOLD) or len(hand.bets) > len(sizes):
+        if (moves and moves[-1] == FOLD) or len(hand.bets) > len(self.sizes):
             return ()
         if not moves or moves[-1] == CHECK:
             return CHECK, BET
-        return (FOLD, CALL, RAISE) if sum(move >= BET for move in moves) < most_bets else (FOLD, CALL)
+        return (FOLD, CALL, RAISE) if sum(move >= BET for move in moves) < self.most_bets else (FOLD, CALL)
 
-    def play(hand: Hand, move: int) -> Hand:
+    def play(self, hand: Hand, move: int) -> Hand:
         *before, moves = hand.bets
         bets = (*before, (*moves, move))
         ended = move == CALL or (move == CHECK and len(moves) == 1)
         return Hand(hand.cards, (*bets, ()) if ended else bets)
 
-    def put_in(hand: Hand, seat: int) -> int:
+    def put_in(self, hand: Hand, seat: int) -> int:
         """The chips of a seat in the pot."""
         total = 1
-        for size, moves in zip(sizes, hand.bets, strict=False):
+        for size, moves in zip(self.sizes, hand.bets, strict=False):
             own, level = 0, 0
             for number, move in enumerate(moves):
                 level += size * (move >= BET)
@@ -68,46 +71,49 @@ def poker(name: str, deck: tuple[int, ...], sizes: tuple[int, ...], most_bets: i
             total += own
         return total
 
-    def payoff(hand: Hand, seat: int) -> float:
+    def payoff(self, hand: Hand, seat: int) -> float:
         """Chips won or lost."""
-        if (won_by := winner(hand)) is None:
+        if (won_by := self.winner(hand)) is None:
             return 0.0
-        lost = put_in(hand, 1 - won_by)
+        lost = self.put_in(hand, 1 - won_by)
         return float(lost if won_by == seat else -lost)
 
-    def winner(hand: Hand) -> int | None:
-        if legal(hand):
+    def winner(self, hand: Hand) -> int | None:
+        if self.legal(hand):
             return None
         if hand.bets[-1]:  # the one to move after a fold
             return hand.player
         first, second = (_strength(hand.cards, seat) for seat in (0, 1))
         return None if first == second else int(first < second)
 
-    def sees(hand: Hand, seat: int) -> str:
+    def sees(self, hand: Hand, seat: int) -> str:
         r"""Such as "first K\ntable Q\nbet call\ncheck": the own card, that of the table once it is open, the moves of
         each round; the other player's card after a showdown."""
         lines = [f"{MARKS[seat]} {RANKS[hand.cards[seat]]}"]
         if len(hand.bets) > 1:
             lines += [f"table {RANKS[card]}" for card in hand.cards[2:]]
         lines += [" ".join([ACTIONS[move] for move in moves]) for moves in hand.bets if moves]
-        if len(hand.bets) > len(sizes):
+        if len(hand.bets) > len(self.sizes):
             lines.append(f"{MARKS[1 - seat]} {RANKS[hand.cards[1 - seat]]}")
         return "\n".join(lines)
 
+
+def poker(name: str, deck: tuple[int, ...], sizes: tuple[int, ...], most_bets: int, told: str) -> Game:
+    rules = BettingRules(sizes, most_bets)
     dealt = [*permutations(deck, len(sizes) + 1)]
     return Game(
         name=name,
         marks=MARKS,
         actions=ACTIONS,
-        instructions=f"{rules} {BETTING}",
+        instructions=f"{told} {BETTING}",
         max_plies=(most_bets + 2) * len(sizes),
-        legal=legal,
-        play=play,
-        winner=winner,
+        legal=rules.legal,
+        play=rules.play,
+        winner=rules.winner,
         solvable=True,
         deals=tuple((Hand(cards), dealt.count(cards) / len(dealt)) for cards in sorted({*dealt})),
-        sees=sees,
-        payoff=payoff,
+        sees=rules.sees,
+        payoff=rules.payoff,
         stake=1.0 + most_bets * sum(sizes),
     )
 
@@ -122,7 +128,7 @@ KUHN = poker(
     deck=(0, 1, 2),
     sizes=(1,),
     most_bets=1,
-    rules=(
+    told=(
         "You play Kuhn poker. The deck has three cards: K is the highest, then Q, then J. Each player puts one chip "
         "into the pot and is dealt a card that the other one does not see. There is one round of bets, with one bet of "
         "one chip. The higher card wins."
@@ -133,7 +139,7 @@ LEDUC = poker(
     deck=(0, 0, 1, 1, 2, 2),
     sizes=(2, 4),
     most_bets=2,
-    rules=(
+    told=(
         "You play Leduc hold'em. The deck has six cards: two K, the highest, two Q and two J. Each player puts one "
         "chip into the pot and is dealt a card that the other one does not see. After a round of bets a card is laid "
         "open on the table, and a second round follows. Bets and raises are two chips in the first round and four in "
