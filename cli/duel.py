@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import click
 import numpy as np
@@ -13,7 +14,7 @@ from earl.cli.text import clean
 from earl.envs import registry
 from earl.envs.adapters.base import Adapted
 from earl.envs.base import ForeignEnv, Info, TextEnv
-from earl.envs.games.base import Game, State
+from earl.envs.games.base import Game
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
 from earl.placement.embedded import EvalPolicy
@@ -37,11 +38,16 @@ def ask(rule: Callable[[str], str | None]) -> str:
         click.echo(clean(broken))
 
 
-def board(game: Game, state: State) -> str:
-    """The board with blanks between its cells; below it the moves, if they are columns."""
+def board(game: Game, state: Any, seat: int) -> str:
+    """The board with blanks between its cells, and the moves or the letters and numbers of which they consist. Where
+    there is no board, what a seat is told."""
+    if not all(game.size):
+        return game.seen(state, seat)
     rows = game.render(state).splitlines()
     if len(game.actions) == game.size[1]:
         rows.append("".join(game.actions))
+    elif game.actions[0] == "a1":
+        rows = [*(f"{row}{number}" for number, row in enumerate(rows, 1)), "abcdefghi"[: game.size[1]]]
     return "\n".join(" ".join(row) for row in rows)
 
 
@@ -50,10 +56,12 @@ class Person:
 
     def __init__(self, other: str) -> None:
         self._other = other
-        self._left: State | None = None
+        self._left: Any = None
+        self._seat = 0
 
-    def move(self, game: Game, state: State, rng: Random) -> int:
+    def move(self, game: Game, state: Any, rng: Random) -> int:
         del rng
+        self._seat = state.player
         self.show(game, state)
         click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
         move = game.actions.index(ask(lambda text: _rule(game, state, text)))
@@ -65,11 +73,12 @@ class Person:
         click.echo(clean(env.observation()))
         return ask(env.rule)
 
-    def show(self, game: Game, state: State) -> None:
-        before = self._left or State()
-        for move in (move for move in game.legal(before) if game.play(before, move) == state):
+    def show(self, game: Game, state: Any) -> None:
+        before = self._left or game.deals[0][0]
+        # What is seen of cards tells the moves.
+        for move in (move for move in game.legal(before) if game.play(before, move) == state and not game.dealt):
             click.echo(clean(f"{self._other} plays {game.actions[move]}"))
-        click.echo(board(game, state))
+        click.echo(board(game, state, self._seat))
 
 
 def solve(env: TextEnv, seed: int) -> None:
@@ -86,7 +95,7 @@ def solve(env: TextEnv, seed: int) -> None:
         click.echo(f"no more turns: {env.max_turns} were allowed")
 
 
-def _rule(game: Game, state: State, text: str) -> str | None:
+def _rule(game: Game, state: Any, text: str) -> str | None:
     legal = game.legal_actions(state)
     return None if text in legal else f"illegal: choose one of {' '.join(legal)}"
 
@@ -103,11 +112,12 @@ def play_scripted(name: str, game: str, seat: int, seed: int) -> None:
         solve(registry.make(game, seat=1 - seat, opponent=player), seed)
         return
     env = registry.make(game, seat=seat, opponent=person)
+    assert isinstance(env, BoardGameEnv)
+    player.check(env.game)
     env.reset(seed=seed)
     rng, terminated, info = Random(f"opponent {seed}"), False, Info()
     while not terminated:
         _, _, terminated, _, info = env.step(player.act(env, rng))
-    assert isinstance(env, BoardGameEnv)
     person.show(env.game, env.state)
     click.echo(RESULTS[Outcome(info["outcome"])])
 

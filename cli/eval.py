@@ -101,8 +101,8 @@ def _league(root: Path, players: tuple[str, ...], env: str | None, games: int, s
     results = league(root, players, env).play(players, games, seed)
     rated = ratings(players, results)
     against = {one.name: {other.name: _record(results, one.name, other.name) for other in rated} for one in rated}
-    for one in against:
-        del against[one][one]
+    for name in against:
+        del against[name][name]
     if as_json:
         return print_json([{**asdict(one), "against": against[one.name]} for one in rated])
     rows = []

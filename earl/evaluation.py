@@ -18,6 +18,7 @@ from typing import Any
 
 from earl.agents.scripted import perfect
 from earl.agents.scripted.registry import player as scripted_player
+from earl.envs import registry
 from earl.envs.games.base import Game, Player, State
 from earl.errors import EarlError
 from earl.matches import MatchResult
@@ -64,6 +65,8 @@ def matches(
         raise EarlError(f"{world.env} needs an opponent; name one with --opponent, such as random")
     if ANY in opponents and not exact:
         raise EarlError(f"opponent {ANY!r} stands for every legal reply; it needs --exact")
+    if exact and getattr(registry.make(world.env, **world.options), "dealt", False):
+        raise EarlError(f"{world.env} deals at random, and --exact lists replies alone; leave it out to sample games")
     return [Match(name, seat, exact, episodes, world.env, stream) for name in opponents for seat in range(world.seats)]
 
 

@@ -109,10 +109,11 @@ class League:
             for seat, name in enumerate(pair)
             if name not in self.worlds
         }
+        deal = derive("league", seed, "deal", number)
         hands = Hands(Random(derive("league", seed, "opening", number)), scripted)
         if len(scripted) < 2:
-            return PairedEpisodes(board, partial(self._seat, pair, own, session), hands.move)
-        board.begin()
+            return PairedEpisodes(board, partial(self._seat, pair, own, session), hands.move, deal)
+        board.begin(deal)
         hands.move(board)
         return board
 
@@ -157,7 +158,7 @@ def ratings(players: Sequence[str], results: Sequence[GameResult]) -> list[Ratin
     rated = ELO * (rated - rated.mean())
     spread *= ELO
     found = [
-        Rating(name, *map(float, (elo, elo - around, elo + around)), int(games[i].sum()), float(points[i].sum()))
-        for i, (name, elo, around) in enumerate(zip(players, rated, spread, strict=True))
+        Rating(name, elo, elo - around, elo + around, int(games[i].sum()), float(points[i].sum()))
+        for i, (name, elo, around) in enumerate(zip(players, rated.tolist(), spread.tolist(), strict=True))
     ]
     return sorted(found, key=lambda one: -one.elo)

@@ -32,8 +32,15 @@ Factory = Callable[..., object]
 Target = TypeVar("Target", str, Factory)
 
 _targets: dict[str, str | Factory] = {
-    "tictactoe": "earl.envs.games.env:tictactoe",
-    "connect4": "earl.envs.games.env:connect4",
+    "tictactoe": "earl.envs.games.mnk:tictactoe",
+    "connect4": "earl.envs.games.connect4:connect4",
+    "gomoku": "earl.envs.games.mnk:gomoku",
+    "othello": "earl.envs.games.othello:othello",
+    "nim": "earl.envs.games.nim:nim",
+    "kuhn": "earl.envs.games.poker:kuhn",
+    "leduc": "earl.envs.games.poker:leduc",
+    "bargain": "earl.envs.games.bargain:bargain",
+    "words": "earl.envs.games.words:WordsEnv",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
 }
 _EARLS = frozenset(_targets)
@@ -48,6 +55,13 @@ _loaded: dict[str, tuple[Factory, Mapping[str, inspect.Parameter]]] = {}
 GYMNASIUM_IDS = {
     "earl/TicTacToe-v0": "tictactoe",
     "earl/ConnectFour-v0": "connect4",
+    "earl/Gomoku-v0": "gomoku",
+    "earl/Othello-v0": "othello",
+    "earl/Nim-v0": "nim",
+    "earl/KuhnPoker-v0": "kuhn",
+    "earl/LeducPoker-v0": "leduc",
+    "earl/Bargain-v0": "bargain",
+    "earl/Words-v0": "words",
     "earl/Arithmetic-v0": "arithmetic",
 }
 

@@ -14,7 +14,7 @@ from earl import evaluation
 from earl.agents.chat import Chat
 from earl.agents.scripted.registry import player
 from earl.envs.games.base import State
-from earl.envs.games.tictactoe import TICTACTOE as GAME
+from earl.envs.games.mnk import TICTACTOE as GAME
 from earl.errors import EarlError
 from earl.evaluation import ANY, FINAL_GAMES, Match, matches, strength
 from earl.matches import MatchResult, wilson

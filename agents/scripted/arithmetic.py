@@ -1,4 +1,4 @@
-"""Scripted agents for the arithmetic task."""
+"""Scripted agents for tasks of one seat: arithmetic and words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from earl.envs.base import TextEnv
+from earl.envs.games.words import WordsEnv
 from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
 
@@ -40,7 +41,13 @@ def anything(env: Any, rng: Random) -> str:
     return str(env.random_action(rng))
 
 
+def guesser(env: WordsEnv, rng: Random) -> str:
+    """Any word that the marks allow."""
+    return rng.choice(env.possible())
+
+
 POLICIES: dict[str, Policy] = {"random": anything, "solver": solver, "thinker": thinker}
+WORD_POLICIES: dict[str, Policy] = {"random": anything, "solver": guesser}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +58,9 @@ class ScriptedAgent:
     epsilon: float = 0.0
 
     def act(self, env: TextEnv, rng: Random) -> str:
-        if not isinstance(env, ArithmeticEnv) and self.policy is not anything:
-            raise EarlError(f"a solver of arithmetic cannot act in {type(env).__name__}")
+        of = WordsEnv if self.policy is guesser else ArithmeticEnv
+        if not isinstance(env, of) and self.policy is not anything:
+            raise EarlError(f"a solver of {of.__name__} cannot act in {type(env).__name__}")
         if self.epsilon and rng.random() < self.epsilon:
             return anything(env, rng)
         return self.policy(env, rng)

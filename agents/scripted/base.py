@@ -27,6 +27,16 @@ class ScriptedPlayer:
 
     strategy: Strategy
     epsilon: float = 0.0
+    solves: bool = False
+    """Whether it needs the whole game tree."""
+
+    def check(self, game: Game) -> None:
+        """Raises EarlError for a game that it does not play."""
+        if self.solves and not game.solvable:
+            rows, columns = game.size
+            raise EarlError(
+                f"{game.name} on {rows} × {columns} cells is too large to play it perfectly; use 'alphabeta:2' or mcts"
+            )
 
     def distribution(self, game: Game, state: State) -> tuple[tuple[int, float], ...]:
         best, legal = self.strategy(game, state), game.legal(state)
@@ -42,4 +52,5 @@ class ScriptedPlayer:
     def act(self, env: TextEnv, rng: Random) -> str:
         if not isinstance(env, BoardGameEnv):
             raise EarlError(f"a board player cannot act in {type(env).__name__}; use it with a board game")
+        self.check(env.game)
         return env.game.actions[self.move(env.game, env.state, rng)]

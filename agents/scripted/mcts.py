@@ -82,4 +82,4 @@ def player(simulations: int, epsilon: float) -> SearchingPlayer:
     def moves(game: Game, state: State) -> tuple[int, ...]:
         return tuple(best_move(game, state, simulations, number) for number in range(SEARCHES))
 
-    return SearchingPlayer(moves, epsilon, simulations)
+    return SearchingPlayer(moves, epsilon, simulations=simulations)

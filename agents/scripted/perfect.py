@@ -21,7 +21,7 @@ def heuristic(game: Game, state: State) -> tuple[int, ...]:
     return (
         game.wins(state, player)
         or game.wins(state, 1 - player)
-        or next((move,) for move in game.centre_first if move in legal)
+        or next((move,) for move in game.preferred if move in legal)
     )
 
 
@@ -56,6 +56,7 @@ def search(game: Game, state: State, depth: int, alpha: int, beta: int, table: T
         return 0 if game.winner(state) is None else -WIN - depth
     player = state.player
     if depth == 0:
+        assert game.promise, f"search has no place in {game.name}"
         return game.promise(state, player) - game.promise(state, 1 - player)
     if game.wins(state, player):
         return WIN + depth - 1
@@ -81,7 +82,7 @@ def search(game: Game, state: State, depth: int, alpha: int, beta: int, table: T
 
 
 def _ordered(game: Game, moves: tuple[int, ...]) -> list[int]:
-    return [move for move in game.centre_first if move in moves]
+    return [move for move in game.preferred if move in moves]
 
 
 # Exact play. What follows searches the whole tree, `solved` asks the solver that a larger game has.
@@ -131,6 +132,28 @@ def soonest(game: Game, state: State) -> tuple[int, ...]:
     ends = solved(game, state)
     best = max(end.rank for end in ends.values())
     return tuple(move for move, end in ends.items() if end.rank == best)
+
+
+def deepest(game: Game, state: State) -> tuple[int, ...]:
+    """The moves that win soonest, else draw, else lose latest, by alpha-beta search to the end."""
+    return best_moves(game, state, game.max_plies)
+
+
+def subgame_perfect(game: Game, state: State) -> tuple[int, ...]:
+    """The move by which a player gains most when both go on so: of several the one that ends the game, else the one
+    that leaves most to the other player."""
+    return (_backward(game, state)[1],)
+
+
+@lru_cache(maxsize=1 << 16)
+def _backward(game: Game, state: State) -> tuple[tuple[float, float], int]:
+    """What both seats gain, and the move, by backward induction."""
+    if game.over(state):
+        return (game.gain(state, 0), game.gain(state, 1)), -1
+    own, other = state.player, 1 - state.player
+    ends = [(_backward(game, after := game.play(state, move))[0], game.over(after), move) for move in game.legal(state)]
+    gains, _, move = max(ends, key=lambda end: (round(end[0][own], 9), end[1], round(end[0][other], 9)))
+    return gains, move
 
 
 @cache

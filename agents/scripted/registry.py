@@ -11,9 +11,11 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, cast
 
-from earl.agents.scripted import arithmetic, mcts, perfect
+from earl.agents.scripted import arithmetic, equilibrium, mcts, perfect
 from earl.agents.scripted.base import Agent, ScriptedPlayer, Strategy
 from earl.envs import registry as environments
+from earl.envs.games import nim
+from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, unknown
 
 
@@ -34,20 +36,31 @@ SEARCHES = {
 }
 
 STRATEGIES: dict[str, Strategy] = {"random": perfect.anything, "heuristic": perfect.heuristic}
-"""What plays on every board, beside the searches."""
+"""What plays on every board, beside the searches; random moves play every game."""
 
 EXACT: dict[str, dict[str, Strategy]] = {
-    "perfect": {"tictactoe": perfect.perfect, "connect4": perfect.soonest},
+    "perfect": {
+        "tictactoe": perfect.perfect,
+        "connect4": perfect.soonest,
+        "gomoku": perfect.deepest,
+        "othello": perfect.deepest,
+        "nim": nim.best_moves,
+        "bargain": perfect.subgame_perfect,
+        "kuhn": perfect.anything,  # the legal moves, of which an equilibrium says how likely each is
+        "leduc": perfect.anything,
+    },
     "expert": {"tictactoe": perfect.expert},
 }
 """What plays in solved games, by environment."""
+MIXED = ("kuhn", "leduc")
+"""Games in which perfect play is a lottery over moves."""
 
 FORMER = {"minimax": "alphabeta"}
 """What earlier recipes and runs call a player. Draws are derived from names, so these stand in a run as they were."""
 
 BOARD_PLAYERS = (*STRATEGIES, *SEARCHES, *EXACT)
 
-TEACHERS = {"arithmetic": arithmetic.POLICIES}
+TEACHERS = {"arithmetic": arithmetic.POLICIES, "words": arithmetic.WORD_POLICIES}
 """Of tasks, by environment; a task that is not earl's has `random` alone, where it has a `random_action`."""
 MODEL = "model:"
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<effort>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
@@ -70,17 +83,25 @@ def player(name: str, env: str) -> Any:
     if _without_board(env):
         return _acting("opponent", name, env)
     base, effort, epsilon = _parse(name)
+    if base not in BOARD_PLAYERS or (base not in names(env) and not _searched(env)):
+        raise unknown("opponent", base, names(env))
     if base in SEARCHES:
         return SEARCHES[base].make(_effort(name, effort, SEARCHES[base]), epsilon)
-    if base not in BOARD_PLAYERS:
-        raise unknown("opponent", base, names(env))
     if effort is not None:
         searches = " and ".join(SEARCHES)
         raise EarlError(f"opponent {name!r}: only {searches} take a number; write {base!r} or 'alphabeta:{effort}'")
     strategy = EXACT.get(base, STRATEGIES).get(env if base in EXACT else base)
     if strategy is None:
         raise EarlError(f"opponent {name!r} needs the whole game tree, {env} is too large; use 'alphabeta:4'")
-    return ScriptedPlayer(strategy, epsilon)
+    if base == "perfect" and env in MIXED:
+        return equilibrium.player(epsilon)
+    return ScriptedPlayer(strategy, epsilon, solves=base in EXACT)
+
+
+def _searched(env: str) -> bool:
+    """Whether players that know the whole state suit a game: all lies open, and one wins what the other loses."""
+    made = environments.make(env)
+    return not isinstance(made, BoardGameEnv) or made.game.promise is not None
 
 
 @cache
@@ -124,7 +145,8 @@ def names(env: str) -> tuple[str, ...]:
     """The names that `agent` accepts for an environment, without effort and epsilon."""
     if environments.seats(env) == 1 or _without_board(env):
         return tuple(sorted(_teachers(env)))
-    return tuple(sorted([*STRATEGIES, *SEARCHES, *(name for name, games in EXACT.items() if env in games)]))
+    searched = (*STRATEGIES, *SEARCHES) if _searched(env) else ("random",)
+    return tuple(sorted([*searched, *(name for name, games in EXACT.items() if env in games)]))
 
 
 def _teachers(env: str) -> dict[str, arithmetic.Policy]:

@@ -33,7 +33,7 @@ class ModelOpponent:
         self._conversations: WeakKeyDictionary[Random, list[int]] = WeakKeyDictionary()
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        action = self._reply(game.instructions, f"{game.marks[state.player]} {game.render(state)}", rng)
+        action = self._reply(game.instructions, game.seen(state, state.player), rng)
         return game.actions.index(action) if action in game.legal_actions(state) else rng.choice(game.legal(state))
 
     def act(self, env: Adapted, rng: Random) -> str:

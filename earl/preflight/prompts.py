@@ -8,7 +8,7 @@ from random import Random
 from earl.agents.chat import Chat
 from earl.agents.parser import THINK_OPEN, ActionParser, Unreadable, parse, parser
 from earl.agents.scripted import registry as scripted
-from earl.agents.scripted.base import Agent
+from earl.agents.scripted.base import Agent, ScriptedPlayer
 from earl.agents.scripted.registry import agent, player
 from earl.algorithms.registry import algorithm
 from earl.config import AlgorithmConfig, Config
@@ -56,14 +56,15 @@ def check_world(config: Config) -> None:
         parser(config.agent.parser)
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
         _check_options(env, config.env.options, isolation(config.env))
-    _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
+    options = config.env.options
+    _check_met("env.opponents", config.env.opponents, env, options, needed=seats > 1)
     _check_known_ahead(config)
-    _check_met("warm_start.opponents", config.warm_start.opponents, env)
-    _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)
+    _check_met("warm_start.opponents", config.warm_start.opponents, env, options)
+    _check_met("evaluate.opponents", config.evaluate.opponents, env, options, needed=seats > 1)
     _check_held_out(config)
     if config.warm_start.steps and not config.warm_start.data:
         with setting("warm_start.teacher"):
-            agent(config.warm_start.teacher, env)
+            _check_plays(agent(config.warm_start.teacher, env), env, options)
     if seats == 1 and config.agent.history == "board_only":
         raise EarlError(
             f"agent.history = 'board_only' forgets all but the last observation, which in {env} does not hold "
@@ -113,7 +114,13 @@ def kind(value: object) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -> None:
+def _check_plays(player: object, env: str, options: Mapping[str, object]) -> None:
+    """Raises EarlError for a scripted player that does not play a board of this size."""
+    if isinstance(player, ScriptedPlayer):
+        registry.make(env, **options, opponent=player)
+
+
+def _check_met(key: str, names: Iterable[str], env: str, options: Mapping[str, object], needed: bool = False) -> None:
     """Opponents exist, are unique, and are present if `needed`."""
     listed = list(names)
     if needed and not listed:
@@ -127,13 +134,13 @@ def _check_met(key: str, names: Iterable[str], env: str, needed: bool = False) -
             if is_policy(name):
                 _check_policy(key, name, env)
             else:
-                player(name, env)
+                _check_plays(player(name, env), env, options)
 
 
 def _check_held_out(config: Config) -> None:
     """Held-out opponents exist, and are met nowhere else."""
     held_out, warm = config.evaluate.held_out, config.warm_start
-    _check_met("evaluate.held_out", held_out, config.env.name)
+    _check_met("evaluate.held_out", held_out, config.env.name, config.env.options)
     for key, met in (
         ("env.opponents", config.env.opponents),
         ("warm_start.opponents", warm.opponents),

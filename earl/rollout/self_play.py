@@ -44,17 +44,21 @@ class LateSeat:
 
 class PairedEpisodes:
     """Both seats of one game. make: the episode of a seat, called at its first turn; late: makes moves that are no
-    episode's, before each turn.
+    episode's, before each turn; seed: of the deal.
 
     A seat that forfeits ends the game; the other one is not charged then, and not rewarded.
     """
 
     def __init__(
-        self, board: BoardGameEnv, make: Callable[[SharedSeat], Episode], late: Callable[[BoardGameEnv], None]
+        self,
+        board: BoardGameEnv,
+        make: Callable[[SharedSeat], Episode],
+        late: Callable[[BoardGameEnv], None],
+        seed: int,
     ) -> None:
         self.board, self._make, self._late = board, make, late
         self._seats: dict[int, Episode] = {}
-        self.board.begin()
+        self.board.begin(seed)
         self._next_turn()
 
     @property

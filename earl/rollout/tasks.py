@@ -71,7 +71,7 @@ class EpisodeFactory:
         assert isinstance(board, BoardGameEnv), "preflight has checked it"
         late = Random(f"late {task.seed}").randint(0, world.random_replies) if task.opponent == SELF else 0
         late_moves = LateSeat(1 - task.seat, late, Random(f"opponent {seed}"))
-        return PairedEpisodes(board, partial(self._seat, task, seed, session), late_moves.move)
+        return PairedEpisodes(board, partial(self._seat, task, seed, session), late_moves.move, task.seed)
 
     def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""

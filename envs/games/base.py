@@ -1,19 +1,21 @@
-"""The interface of a board game: a state of two bitboards, and pure functions for its rules.
+"""The interface of a game for two: a state, and pure functions for its rules.
 
-A game is a `Game` value, not a subclass: `earl.envs.games.tictactoe.TICTACTOE`, `earl.envs.games.connect4.CONNECT4`.
+A game is a `Game` value, not a subclass: `earl.envs.games.mnk.TICTACTOE`, `earl.envs.games.connect4.CONNECT4`.
 The environment and the scripted players depend on this file only.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from earl.errors import EarlError
 
 
 class State(NamedTuple):
-    """The stones of both players as bitboards; the player to move follows from their number."""
+    """The stones of both players as bitboards; the player to move follows from their number. A game may have another
+    kind of state: a value with a hash, and `player`, whose turn it is."""
 
     first: int = 0
     second: int = 0
@@ -27,52 +29,115 @@ class State(NamedTuple):
         return State(self.first, self.second | stone) if self.player else State(self.first | stone, self.second)
 
 
+def no_moves(state: Any, player: int) -> tuple[int, ...]:
+    del state, player
+    return ()
+
+
+def no_board(state: Any) -> str:
+    del state
+    return ""
+
+
+def no_stone(row: int, column: int) -> int:
+    del row, column
+    return 0
+
+
+def stones_alone(first: int, second: int, player: int) -> State:
+    del player
+    return State(first, second)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Game:
     """The rules of one game. Moves are integers 0 … len(actions) - 1; `actions` holds the text of each."""
 
     name: str
     marks: tuple[str, str]
-    """The characters of the first and the second player's stones."""
+    """What the first and the second player are called; on a board, the character of their stones."""
     actions: tuple[str, ...]
     instructions: str
     max_plies: int
-    """The most moves a game can have, both players together."""
-    size: tuple[int, int]
-    centre_first: tuple[int, ...]
-    """All moves, those closest to the centre first."""
-    legal: Callable[[State], tuple[int, ...]]
+    """No game has more moves, both players together."""
+    legal: Callable[[Any], tuple[int, ...]]
     """The legal moves in ascending order; empty exactly when the game is over."""
-    play: Callable[[State, int], State]
-    winner: Callable[[State], int | None]
+    play: Callable[[Any, int], Any]
+    winner: Callable[[Any], int | None]
     """The winner, 0 or 1; None while the game goes on and after a draw."""
-    wins: Callable[[State, int], tuple[int, ...]]
-    """The moves that would win at once for a player if it were their turn."""
-    promise: Callable[[State, int], int]
-    """Heuristic value of a player's stones, far below 1000; search evaluates open positions with it."""
-    render: Callable[[State], str]
-    """The board as text, without a final newline."""
-    stone: Callable[[int, int], int]
-    """The bit of a cell, by row (0 is the top) and column, in the bitboards of `State`."""
+    render: Callable[[Any], str] = no_board
+    """What lies open to both players as text, without a final newline."""
 
-    def over(self, state: State) -> bool:
+    preferred: tuple[int, ...] = ()
+    """All moves, in the order in which the heuristic prefers them and search tries them."""
+    wins: Callable[[Any, int], tuple[int, ...]] = no_moves
+    """The moves that would win at once for a player if it were their turn; none in games where the other player can
+    meet such a threat otherwise than by making that move."""
+    promise: Callable[[Any, int], int] | None = None
+    """Heuristic value of a player's stones, far below 1000; search evaluates open positions with it. None where search
+    has no place: what a player cannot see matters, or one does not win what the other loses."""
+    solvable: bool = False
+    """Whether the whole game tree is searched in seconds."""
+
+    size: tuple[int, int] = (0, 0)
+    """Rows and columns of a board of two kinds of stones."""
+    stone: Callable[[int, int], int] = no_stone
+    """The bit of a cell, by row (0 is the top) and column, in the bitboards of a state."""
+    stones: Callable[[int, int, int], Any] = stones_alone
+    """The state of two bitboards and the player to move."""
+
+    deals: tuple[tuple[Any, float], ...] = ((State(), 1.0),)
+    """The states that a game begins with, and the probability of each: all that is dealt in a game, now or later."""
+    sees: Callable[[Any, int], str] | None = None
+    """All that a seat may know of a state, where that is not what `render` shows. It tells the state, moves of both
+    included, from every other one that the seat has seen differently: the seat's information set."""
+    payoff: Callable[[Any, int], float] | None = None
+    """What the end is worth to a seat, where that is more than who won."""
+    stake: float = 1.0
+    """The most that is lost or won: rewards are payoffs divided by it."""
+    opens_alike: bool = True
+    """Whether an opponent's moves before the agent's first one follow from the task, as a deal does, and so are the
+    same in a group of episodes; else from the episode."""
+
+    @property
+    def dealt(self) -> bool:
+        return len(self.deals) > 1
+
+    def deal(self, rng: Random) -> Any:
+        if not self.dealt:
+            return self.deals[0][0]
+        return rng.choices([state for state, _ in self.deals], cum_weights=[*accumulate(p for _, p in self.deals)])[0]
+
+    def seen(self, state: Any, seat: int) -> str:
+        """What a seat is told of a state."""
+        return self.sees(state, seat) if self.sees else f"{self.marks[seat]} {self.render(state)}"
+
+    def gain(self, state: Any, seat: int) -> float:
+        """What the end is worth to a seat."""
+        if self.payoff:
+            return self.payoff(state, seat)
+        winner = self.winner(state)
+        return 0.0 if winner is None else 1.0 if winner == seat else -1.0
+
+    def over(self, state: Any) -> bool:
         return not self.legal(state)
 
-    def read(self, text: str) -> State | None:
-        """Invert `render`; None if `text` is not a rendered position."""
+    def read(self, text: str, player: int = 0) -> Any:
+        """Invert `render`; None if `text` is not a rendered position. The player to move, where stones do not tell."""
         rows, columns = self.size
         lines = text.split("\n")
-        if len(lines) != rows or any(len(line) != columns for line in lines):
+        if not rows or len(lines) != rows or any(len(line) != columns for line in lines):
             return None
         cells = [(mark, self.stone(row, c)) for row, line in enumerate(lines) for c, mark in enumerate(line)]
-        state = State(*(sum(stone for mark, stone in cells if mark == own) for own in self.marks))
+        first, second = (sum(stone for mark, stone in cells if mark == own) for own in self.marks)
+        state = self.stones(first, second, player)
         return state if self.render(state) == text else None
 
-    def cells(self, state: State) -> tuple[tuple[str, ...], ...]:
+    def cells(self, state: Any) -> tuple[tuple[str, ...], ...]:
         lines = self.render(state).split("\n")
         return tuple(tuple(mark if mark in self.marks else "" for mark in line) for line in lines)
 
-    def legal_actions(self, state: State) -> tuple[str, ...]:
+    def legal_actions(self, state: Any) -> tuple[str, ...]:
         return tuple([self.actions[move] for move in self.legal(state)])
 
     def after(self, text: str) -> State:

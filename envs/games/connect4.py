@@ -9,7 +9,8 @@ never touch a neighbour:
 
 from functools import cache
 
-from earl.envs.games.base import Game, State
+from earl.envs.games.base import Game, Player, State
+from earl.envs.games.env import BoardGameEnv
 
 ROWS, COLUMNS = 6, 7
 BOTTOM = sum(1 << 7 * column for column in range(COLUMNS))
@@ -109,7 +110,7 @@ CONNECT4 = Game(
     ),
     max_plies=ROWS * COLUMNS,
     size=(ROWS, COLUMNS),
-    centre_first=(3, 2, 4, 1, 5, 0, 6),
+    preferred=(3, 2, 4, 1, 5, 0, 6),
     legal=legal,
     play=play,
     winner=winner,
@@ -117,4 +118,10 @@ CONNECT4 = Game(
     promise=promise,
     render=render,
     stone=stone,
+    solvable=True,
+    opens_alike=False,
 )
+
+
+def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
+    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)

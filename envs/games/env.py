@@ -1,4 +1,4 @@
-"""One seat of a board game as a text environment; a scripted or random player has the other seat."""
+"""One seat of a game as a text environment; a scripted or random player has the other seat."""
 
 from random import Random
 from typing import Any
@@ -7,9 +7,7 @@ import gymnasium
 import numpy as np
 
 from earl.envs.base import OTHER_MOVES, Board, Info, TextEnv
-from earl.envs.games.base import Game, Player, State
-from earl.envs.games.connect4 import CONNECT4
-from earl.envs.games.tictactoe import TICTACTOE
+from earl.envs.games.base import Game, Player
 from earl.errors import EarlError
 
 WIN_REWARD, LOSS_REWARD = 1.0, -1.0
@@ -17,36 +15,42 @@ RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
 
 
 class BoardGameEnv(TextEnv):
-    r"""A board game seen from one seat. An observation is the own mark, a space and the board, as in "X 123\n4X6\nO89".
+    r"""A game seen from one seat. On a board an observation is the own mark, a space and the board, as in
+    "X 123\n4X6\nO89"; where players do not see the same, it is what the seat may know.
 
     The opponent answers within `step`; with seat 1 it also moves first, within `reset`. Only the last step has a
-    reward: 1 for a win, `draw_reward` for a draw, -1 for a loss.
+    reward: 1 for a win, `draw_reward` for a draw, -1 for a loss; in games with payoffs, that part of the highest stake.
     """
 
     def __init__(self, game: Game, seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> None:
         if seat not in (0, 1):
             raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")
+        if check := getattr(opponent, "check", None):  # scripted players do not play every game
+            check(game)
         self.game = game
         self.seat = seat
         self.opponent = opponent
         self.draw_reward = draw_reward
         self.instructions = game.instructions
         self.max_turns = (game.max_plies + 1) // 2
-        self.state = State()
+        self.state: Any = game.deals[0][0]
         self._legal: tuple[str, ...] = ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
-        """Clear the board. `options["opponent_seed"]` seeds the opponent, else `seed` does."""
+        """Begin a game. `seed` draws what is dealt and, in games that open alike, the opponent's moves before the first
+        of this seat; `options["opponent_seed"]` seeds the opponent's others, else `seed` does."""
         gymnasium.Env.reset(self, seed=seed)
         opponent_seed = (options or {}).get("opponent_seed", seed)
         if opponent_seed is None:
             opponent_seed = int(self.np_random.integers(1 << 31))
+        if seed is None:
+            seed = opponent_seed
         # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
-        self._rng = Random(f"opponent {opponent_seed}")
-        self.begin()
-        if self.seat == 1:
-            self._opponent_moves()
-            self._legal = self.game.legal_actions(self.state)
+        following = f"opponent {opponent_seed}"
+        self._rng = Random(following)
+        self.begin(seed)
+        if self.state.player != self.seat:
+            self._open(f"opening {seed}", following)
         return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
@@ -58,15 +62,19 @@ class BoardGameEnv(TextEnv):
             info: Info = {"role": "user", "legal_actions": self._legal, "illegal": broken}
             return broken, 0.0, False, False, info
         self.state = self.game.play(self.state, self.game.actions.index(action))
-        if self.game.legal(self.state):
-            self._opponent_moves()
+        self._opponent_moves()
         self._legal = self.game.legal_actions(self.state)
         return self.seen_by(self.seat)
 
     @property
+    def dealt(self) -> bool:
+        """Whether a game begins by chance."""
+        return self.game.dealt
+
+    @property
     def player(self) -> int:
         """The seat of the player to move."""
-        return self.state.player
+        return int(self.state.player)
 
     @property
     def over(self) -> bool:
@@ -77,9 +85,9 @@ class BoardGameEnv(TextEnv):
         """The legal actions of the player to move."""
         return self._legal
 
-    def begin(self) -> None:
-        """Clear the board."""
-        self.state = State()
+    def begin(self, seed: int) -> None:
+        """Clear the board, or deal."""
+        self.state = self.game.deal(Random(f"deal {seed}")) if self.game.dealt else self.game.deals[0][0]
         self._legal = self.game.legal_actions(self.state)
 
     def move(self, action: str) -> None:
@@ -101,8 +109,8 @@ class BoardGameEnv(TextEnv):
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """Return the board of an observation, ignoring any lines below it, with the action played."""
-        _, _, text = observation.partition(" ")
-        state = self.game.read("\n".join(text.split("\n")[: self.game.size[0]]))
+        mark, _, text = observation.partition(" ")
+        state = self.game.read("\n".join(text.split("\n")[: self.game.size[0]]), int(mark == self.game.marks[1]))
         if state is None:
             return None
         if action is None:
@@ -111,15 +119,25 @@ class BoardGameEnv(TextEnv):
             return None
         after = self.game.play(state, self.game.actions.index(action))
         new = (after.first | after.second) ^ (state.first | state.second)
-        marked = next(place for place in np.ndindex(*self.game.size) if self.game.stone(*place) == new)
+        marked = next((place for place in np.ndindex(*self.game.size) if self.game.stone(*place) == new), None)
         return Board(self.game.cells(after), marked)
 
+    def _open(self, opening: str, following: str) -> None:
+        """The opponent's moves before the first of this seat, by the seed of an opening where the game opens alike."""
+        if self.game.opens_alike:
+            self._rng.seed(opening)  # the same object: a model that plays has a conversation for each
+        self._opponent_moves()
+        self._legal = self.game.legal_actions(self.state)
+        if self.game.opens_alike:
+            self._rng.seed(following)
+
     def _opponent_moves(self) -> None:
-        if self.opponent is None:
-            move = self._rng.choice(self.game.legal(self.state))
-        else:
-            move = self.opponent.move(self.game, self.state, self._rng)
-        self.state = self.game.play(self.state, move)
+        while self.state.player != self.seat and (legal := self.game.legal(self.state)):
+            if self.opponent is None:
+                move = self._rng.choice(legal)
+            else:
+                move = self.opponent.move(self.game, self.state, self._rng)
+            self.state = self.game.play(self.state, move)
 
     def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         winner = self.game.winner(self.state)
@@ -129,11 +147,13 @@ class BoardGameEnv(TextEnv):
             outcome, reward = "win", WIN_REWARD
         else:
             outcome, reward = "loss", LOSS_REWARD
+        if self.game.payoff:
+            reward = self.game.payoff(self.state, seat) / self.game.stake
         info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
         return f"{self._observation(seat)}\n{RESULTS[outcome]}", reward, True, False, info
 
     def _observation(self, seat: int) -> str:
-        return f"{self.game.marks[seat]} {self.game.render(self.state)}"
+        return self.game.seen(self.state, seat)
 
 
 class SharedSeat(TextEnv):
@@ -158,11 +178,3 @@ class SharedSeat(TextEnv):
 
     def rule(self, action: str) -> str | None:
         return self.board.rule(action)
-
-
-def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward)
-
-
-def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)

@@ -11,7 +11,7 @@ from earl.envs import registry
 from earl.envs.games import GAMES
 from earl.envs.games.base import Game, Player, State
 from earl.envs.games.connect4 import CONNECT4
-from earl.envs.games.tictactoe import TICTACTOE
+from earl.envs.games.mnk import TICTACTOE
 from earl.errors import EarlError
 
 

@@ -11,7 +11,7 @@ from earl.cli.duel import Person, board
 from earl.engine.model import character_tokenizer
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
-from earl.envs.games.tictactoe import TICTACTOE
+from earl.envs.games.mnk import TICTACTOE
 from earl.placement.embedded import EvalPolicy
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EpisodeFactory
@@ -115,8 +115,8 @@ def test_watching_a_model_at_work(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_a_person_sees() -> None:
-    assert board(TICTACTOE, State(0b1, 0b10)) == "X O 3\n4 5 6\n7 8 9"
-    assert board(CONNECT4, State()).splitlines()[-2:] == [". . . . . . .", "1 2 3 4 5 6 7"]
+    assert board(TICTACTOE, State(0b1, 0b10), 0) == "X O 3\n4 5 6\n7 8 9"
+    assert board(CONNECT4, State(), 0).splitlines()[-2:] == [". . . . . . .", "1 2 3 4 5 6 7"]
     assert not hasattr(Person("x"), "distribution")  # nobody enumerates a person
 
 

@@ -195,7 +195,18 @@ def adapters() -> None:
 
 
 def bundled() -> None:
-    for name in ("tictactoe", "connect4", "arithmetic"):
+    for name in (
+        "tictactoe",
+        "connect4",
+        "gomoku",
+        "othello",
+        "nim",
+        "kuhn",
+        "leduc",
+        "bargain",
+        "words",
+        "arithmetic",
+    ):
         show(name, steps_per_second=interval([rate(adapted(name), number) for number in range(REPEATS)]))
 
 

@@ -6,7 +6,7 @@ from earl.envs import registry
 from earl.envs.games import GAMES
 from earl.envs.games.base import State
 from earl.envs.games.env import BoardGameEnv
-from earl.envs.games.tictactoe import TICTACTOE
+from earl.envs.games.mnk import TICTACTOE
 from earl.errors import EarlError
 
 

@@ -5,7 +5,7 @@ import pytest
 from earl.envs import registry
 from earl.envs.check import check
 from earl.envs.games.env import BoardGameEnv
-from earl.envs.games.tictactoe import TICTACTOE
+from earl.envs.games.mnk import TICTACTOE
 from earl.errors import EarlError
 
 
@@ -24,7 +24,8 @@ def test_unknown_environments_are_refused():
 
 class GlobalChance(BoardGameEnv):
     def _opponent_moves(self):
-        self.state = self.game.play(self.state, random.choice(self.game.legal(self.state)))
+        if legal := self.game.legal(self.state):
+            self.state = self.game.play(self.state, random.choice(legal))
 
 
 class Strips(BoardGameEnv):
@@ -37,8 +38,8 @@ class Strips(BoardGameEnv):
 
 class PunishesIllegal(BoardGameEnv):
     def step(self, action):
-        if self.rule(action):
-            self._opponent_moves()
+        if self._legal and self.rule(action):
+            self.state = self.game.play(self.state, self.game.legal(self.state)[0])
         return super().step(action)
 
 

@@ -7,7 +7,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from earl.envs import registry
-from earl.envs.games.env import BoardGameEnv, tictactoe
+from earl.envs.games.env import BoardGameEnv
+from earl.envs.games.mnk import tictactoe
 from earl.errors import EarlError
 
 pytestmark = pytest.mark.cold

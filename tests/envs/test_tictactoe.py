@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.envs.games.base import State
-from earl.envs.games.tictactoe import TICTACTOE
+from earl.envs.games.mnk import TICTACTOE
 
 ROWS = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
 COLUMNS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
