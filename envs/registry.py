@@ -35,6 +35,7 @@ _targets: dict[str, str | Factory] = {
     "tictactoe": "earl.envs.games.env:tictactoe",
     "connect4": "earl.envs.games.env:connect4",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
+    "sums": "earl.envs.tools.sums:SumsEnv",
 }
 _EARLS = frozenset(_targets)
 ADAPTERS = ("gymnasium", "openspiel", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
@@ -111,6 +112,11 @@ def target(name: str) -> str | None:
 
 def seats(name: str) -> int:
     return 2 if "seat" in _load(name)[1] else 1
+
+
+def schemas(name: str) -> list[Mapping[str, Any]]:
+    """The JSON schemas of the tools that an environment's class names; none for a function that makes one."""
+    return [one.schema for one in getattr(_load(name)[0], "known", dict)().values()]
 
 
 def offers(name: str, method: str) -> bool:
