@@ -44,7 +44,7 @@ class Template:
     """
 
     def __init__(self, source: str, tokens: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        self._program = {"template": source, "tokens": tokens, "tools": [*tools] or None}
+        self._program: dict[str, Any] = {"template": source, "tokens": tokens, "tools": [*tools] or None}
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
@@ -76,7 +76,8 @@ def tool_of(function: Callable[..., Any], seconds: float | None = None) -> Tool:
     keywords.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
     keywords.__annotations__ = {one.name: one.annotation for one in named}
     try:
-        arguments = TypeAdapter(keywords, config=ConfigDict(strict=True, allow_inf_nan=False))
+        strict = ConfigDict(strict=True, allow_inf_nan=False)
+        arguments: TypeAdapter[Any] = TypeAdapter(cast(Any, keywords), config=strict)
         parameters = arguments.json_schema()
     except PydanticUserError as error:
         raise EarlError(f"the tool {name} has a parameter without a JSON schema: {error.message}") from error
