@@ -111,7 +111,12 @@ def target(name: str) -> str | None:
 
 
 def seats(name: str) -> int:
-    return 2 if "seat" in _load(name)[1] else 1
+    return 2 if takes(name, "seat") else 1
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether an environment has an option of that name."""
+    return option in _load(name)[1]
 
 
 def schemas(name: str) -> list[Mapping[str, Any]]:

@@ -166,7 +166,8 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
     for env in config.env.each.values():
         tools = schemas(env.name)
         chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples, tools) if tools else plain
-        worlds[env.name] = EpisodeFactory(env.name, env.options, chat, rules, env.delay_seconds, isolation(env))
+        told = (chat, rules, env.delay_seconds, isolation(env))
+        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, sandbox=config.sandbox.model_dump())
     return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: loaded(name)[0])
 
 

@@ -25,10 +25,15 @@ from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
 from earl.rollout.self_play import PAST, RUN, SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
+from earl.sandbox.local import LocalSandbox
 from earl.seeds import derive
 from earl.trajectory import Task
 
-GIVEN = {"seat": "both seats are played in turn", "opponent": "name opponents in [env.opponents]"}
+GIVEN = {
+    "seat": "both seats are played in turn",
+    "opponent": "name opponents in [env.opponents]",
+    "sandbox": "set the keys of [sandbox]",
+}
 """Arguments of an environment that come from the episode."""
 
 
@@ -57,6 +62,10 @@ def check_world(config: Config) -> None:
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
         _check_options(env, config.env.options, isolation(config.env))
     _check_met("env.opponents", config.env.opponents, env, needed=seats > 1)
+    if registry.takes(env, "sandbox"):
+        sandbox = LocalSandbox(config.sandbox)
+        sandbox.exec(["true"])
+        sandbox.terminate()
     _check_known_ahead(config)
     _check_met("warm_start.opponents", config.warm_start.opponents, env)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, needed=seats > 1)

@@ -6,17 +6,6 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxLimits:
-    """What the programs of one sandbox may use together, unless said otherwise."""
-
-    seconds: float = 5.0  # of one command, by the clock on the wall
-    memory_mb: int = 512
-    scratch_mb: int = 64  # of files, which are in memory and count apart from memory_mb
-    processes: int = 64  # and threads
-    output_bytes: int = 1 << 16  # kept of each of both streams; 128 times as much ends the command
-
-
-@dataclass(frozen=True, slots=True)
 class ExecResult:
     """How a command ended.
 

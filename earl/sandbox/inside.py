@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-Limits = dict[str, "Any"]  # the fields of SandboxLimits, `require` and `read`
+Limits = dict[str, "Any"]  # the fields of SandboxConfig
 LIBC = ctypes.CDLL(None, use_errno=True)
 CHANNEL, PROC = 3, 4
 """Descriptors of a first process."""
@@ -244,7 +244,7 @@ class Command:
         how = self.wait(watch, feed, began + self.seconds)
         status = self.end(child)
         for descriptor in self.kept:
-            while self.take(descriptor) and self.written < FLOOD * self.limits["output_bytes"]:
+            while self.take(descriptor) and self.written < FLOOD * self.limits["output_kb"] * 1024:
                 pass
         for descriptor in (watch, *self.kept, *((feed,) if self.given else ())):
             os.close(descriptor)
@@ -291,7 +291,7 @@ class Command:
                     self.feed(feed)
                 elif not self.take(descriptor):
                     self.poll.unregister(descriptor)
-            if self.written > FLOOD * self.limits["output_bytes"]:
+            if self.written > FLOOD * self.limits["output_kb"] * 1024:
                 return "output"
             if now - checked_at >= POLL_SECONDS:
                 checked_at = now
@@ -316,7 +316,7 @@ class Command:
             more = os.read(descriptor, 1 << 16)
         except BlockingIOError:
             return False
-        room = self.limits["output_bytes"] - len(self.kept[descriptor])
+        room = self.limits["output_kb"] * 1024 - len(self.kept[descriptor])
         self.kept[descriptor] += more[: max(0, room)]
         self.written += len(more)
         return bool(more)

@@ -10,14 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from earl.config import SandboxConfig
 from earl.errors import EarlError
-from earl.sandbox.base import ExecResult, SandboxLimits
+from earl.sandbox.base import ExecResult
 
-REQUIRE = ("seccomp", "landlock")
-"""Layers without which no sandbox starts, unless the recipe says otherwise; those that are not listed are always."""
 GRACE_SECONDS = 5.0
 FOLDER = str(Path(__file__).parent)
 WRITER = "import pathlib, sys\npath = pathlib.Path(sys.argv[1])\npath.parent.mkdir(parents=True, exist_ok=True)\n"
@@ -70,25 +68,18 @@ def _server() -> _Server:
 class LocalSandbox:
     """A `Sandbox` of namespaces, Landlock and seccomp. Linux only.
 
-    Args:
-        read: folders of the host that programs may read, beside those of the system and of Python.
-        require: optional layers, `seccomp` and `landlock`, without which it does not start.
-
     Raises:
         EarlError: from `exec` and `write_file`, where a sandbox cannot be made.
     """
 
-    def __init__(
-        self, limits: SandboxLimits | None = None, require: Sequence[str] = REQUIRE, read: Sequence[str] = ()
-    ) -> None:
-        self.limits = limits or SandboxLimits()
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self.config = config or SandboxConfig()
         self.layers: list[str] = []
-        self._asked = {**asdict(self.limits), "require": [*require], "read": [*read]}
         self._channel: socket.socket | None = None
         self._process = -1
 
     def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
-        seconds, began = self.limits.seconds if seconds is None else seconds, time.monotonic()
+        seconds, began = self.config.seconds if seconds is None else seconds, time.monotonic()
         channel = self._open()
         channel.settimeout(seconds + GRACE_SECONDS)
         request = marshal.dumps(([*command], given, float(seconds)))
@@ -117,7 +108,7 @@ class LocalSandbox:
         if self._channel is None:
             self._channel, theirs = socket.socketpair()
             with theirs:
-                process, self.layers = _server().make(theirs, self._asked)
+                process, self.layers = _server().make(theirs, self.config.model_dump())
             self._process = os.pidfd_open(process)
         return self._channel
 
