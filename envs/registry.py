@@ -36,6 +36,9 @@ _targets: dict[str, str | Factory] = {
     "connect4": "earl.envs.games.env:connect4",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
     "sums": "earl.envs.tools.sums:SumsEnv",
+    "aircraft": "earl.envs.tools.aircraft:AircraftEnv",
+    "lookup": "earl.envs.tools.lookup:LookupEnv",
+    "table": "earl.envs.tools.table:TableEnv",
 }
 _EARLS = frozenset(_targets)
 ADAPTERS = ("gymnasium", "openspiel", "pettingzoo", "reasoning_gym", "textarena", "verifiers")

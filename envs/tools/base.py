@@ -13,10 +13,13 @@ from earl.envs.base import Info, TextEnv
 from earl.envs.tools.tool import CallError, Tool, read, run, shown, tool_of
 from earl.errors import EarlError
 
+WIN = 0.5
+"""The score above which an episode is won."""
+
 
 class ToolEnv(TextEnv):
     """An action is calls of tools (see `earl.envs.tools.tool`), answered by their results (role "tool"), or an answer,
-    which ends the episode with its score: a win when that is 1.
+    which ends the episode with its score: a win above one half.
 
     A reply that is neither is illegal, and is told what is wrong. A tool that fails, or takes too long, says so in its
     result. A subclass has `instructions`, `tools`, `task`, `score` and, for `earl envs check`, `random_action`.
@@ -32,7 +35,7 @@ class ToolEnv(TextEnv):
     turns = 0
     result: float | None = None
     """What ends the episode with this score: `score` of an answer, or a tool that sets it."""
-    _over = True
+    _over = _fresh = True
 
     @abstractmethod
     def task(self, rng: Random) -> str:
@@ -41,6 +44,9 @@ class ToolEnv(TextEnv):
     @abstractmethod
     def score(self, answer: str) -> float:
         """How good an answer is, within 0 … 1."""
+
+    def prepare(self) -> None:
+        """Called before the first call of an episode, such as to write files that a task has."""
 
     @classmethod
     @cache
@@ -52,10 +58,11 @@ class ToolEnv(TextEnv):
         del options  # there is no opponent
         gymnasium.Env.reset(self, seed=seed)
         self.close()
-        self.turns, self.result, self._over = 0, None, False
+        self.turns, self.result, self._over, self._fresh = 0, None, False, True
         # Not the plain seed: an agent that draws from Random(seed) would know the task.
         seed = int(self.np_random.integers(1 << 31)) if seed is None else seed
-        return self.task(Random(f"{type(self).__name__} {seed}")), {"role": "user"}
+        question = self.task(Random(f"{type(self).__name__} {seed}"))
+        return question, {"role": "user"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Call tools or answer; truncated after `max_turns` legal actions. Raises EarlError outside an episode."""
@@ -66,16 +73,19 @@ class ToolEnv(TextEnv):
         self.turns += 1
         calls = read(action, self.known())
         if calls:
+            if self._fresh:
+                self._fresh = False
+                self.prepare()
             told = run(calls, self)
         else:
             match = re.fullmatch(self.answer_form, action)
             assert match is not None, "rule() has checked it"
             self.result = self.score(match[1])
-            told = "correct" if self.result == 1 else "wrong"
+            told = "correct" if self.result > WIN else "wrong"
         self._over = self.result is not None or self.turns >= self.max_turns
         if self.result is None:
             return told, 0.0, False, self._over, {"role": "tool"}
-        outcome = "win" if self.result == 1 else "loss"
+        outcome = "win" if self.result > WIN else "loss"
         return told, self.result, True, False, {"role": "tool" if calls else "user", "outcome": outcome}
 
     def rule(self, action: str) -> str | None:
