@@ -503,6 +503,19 @@ def layers_here() -> list[str]:
     return found + (["landlock"] if LIBC.syscall(444, None, 0, 1) >= 1 else [])
 
 
+def probe() -> None:
+    """Print each layer, and what is the matter with it, if anything."""
+    for name, flag in NAMESPACES.items():
+        child = os.fork()
+        if not child:
+            os._exit(ctypes.get_errno() if LIBC.unshare(flag | NAMESPACES["user"]) < 0 else 0)
+        fault = os.WEXITSTATUS(os.waitpid(child, 0)[1])
+        print(f"{name} namespace\t{os.strerror(fault) if fault else ''}")
+    here = layers_here()
+    for name in ("seccomp", "landlock"):
+        print(f"{name}\t{'' if name in here else 'this kernel or processor has none'}")
+
+
 def landlock() -> None:
     """Reading everywhere in the root, writing in the scratch folder and to /dev/null."""
     version = LIBC.syscall(444, None, 0, 1)

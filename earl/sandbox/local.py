@@ -22,6 +22,29 @@ WRITER = "import pathlib, sys\npath = pathlib.Path(sys.argv[1])\npath.parent.mkd
 WRITER += "path.write_bytes(sys.stdin.buffer.read())"
 
 
+def _program(function: str) -> list[str]:
+    """The command that runs a function of inside.py, without the packages of a virtual environment."""
+    python = getattr(sys, "_base_executable", sys.executable)
+    code = f"import sys; sys.path[:0] = [{FOLDER!r}]; import inside; del sys.path[0]; inside.{function}()"
+    return [python, "-P", "-s", "-S", "-X", "utf8", "-c", code]
+
+
+def layers_here() -> dict[str, str]:
+    """Each layer that this machine is asked for, with what stands against it; "" where it is there."""
+    if sys.platform != "linux":
+        return {"linux": f"this is {sys.platform}; sandboxes are made by Linux"}
+    told = subprocess.run(_program("probe"), capture_output=True, text=True, check=True).stdout
+    found = dict(line.split("\t") for line in told.splitlines())
+    sandbox, fault = LocalSandbox(SandboxConfig(require=[])), ""
+    try:
+        result = sandbox.exec(["python", "-c", "print('ran')"])
+        fault = "" if result.stdout == b"ran\n" else f"a program did not run: {result.text}"
+        sandbox.terminate()
+    except EarlError as error:
+        fault = str(error)
+    return {**found, "a sandbox of them": fault}
+
+
 class _Server:
     """The process that forks sandboxes, one for each process that uses them."""
 
@@ -30,10 +53,8 @@ class _Server:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
         environment = {"PATH": path, "HOME": "/scratch", "TMPDIR": "/scratch", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-        python = getattr(sys, "_base_executable", sys.executable)  # not that of a virtual environment
-        program = f"import sys; sys.path[:0] = [{FOLDER!r}]; import inside; del sys.path[0]; inside.serve()"
         self.process = subprocess.Popen(
-            [python, "-P", "-s", "-S", "-X", "utf8", "-c", program],
+            _program("serve"),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -52,6 +73,10 @@ class _Server:
             raise EarlError(f"no sandbox can be made here: {told or 'its server ended'}; see earl doctor")
         return int(process), told.split()
 
+    def close(self) -> None:
+        self._control.close()
+        self.process.wait()
+
 
 _one_server: _Server | None = None
 _server_lock = threading.Lock()
@@ -63,6 +88,15 @@ def _server() -> _Server:
         if _one_server is None or _one_server.owner != os.getpid() or _one_server.process.poll() is not None:
             _one_server = _Server()
         return _one_server
+
+
+def stop_server() -> None:
+    """End the server, and all sandboxes with it; the next one starts it again."""
+    global _one_server
+    with _server_lock:
+        if _one_server is not None and _one_server.owner == os.getpid():
+            _one_server.close()
+        _one_server = None
 
 
 class LocalSandbox:
