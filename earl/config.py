@@ -403,7 +403,7 @@ class SandboxConfig(Section):
     """And threads."""
     output_kb: int = Field(64, ge=1)
     """Kept of each of standard output and error, in KiB; who writes 128 times as much is ended."""
-    read: list[str] = Field([])
+    read: list[Annotated[str, Field(pattern="^/")]] = Field([])
     """Folders of this machine that programs may read, beside those of the system and of Python."""
     require: list[Literal["seccomp", "landlock"]] = Field(["seccomp", "landlock"])
     """Layers without which no sandbox starts, see `earl doctor`; namespaces, limits and no_new_privs always are."""

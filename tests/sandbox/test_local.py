@@ -73,7 +73,7 @@ def test_a_missing_layer_is_refused(monkeypatch):
 
 
 def test_each_layer_is_there_by_itself():
-    # What only Landlock refuses is a device's ioctl, EACCES in place of ENOTTY; what only seccomp does, a socket: EPERM.
+    # Only Landlock refuses a device's ioctl, EACCES in place of ENOTTY; only seccomp a socket, EPERM.
     code = "import fcntl, socket\ntry: fcntl.ioctl(open('/dev/zero'), 0x5413)\nexcept OSError as e: print(e.errno)\n"
     code += "try: socket.socket()\nexcept OSError as e: print(e.errno)"
     sandbox = LocalSandbox()
