@@ -87,20 +87,25 @@ def serve() -> None:
     ready = select.poll()
     ready.register(0, select.POLLIN)
     while os.getppid() == parent:
-        asked = ready.poll(1000)
-        reap()
-        if not asked:
-            continue
-        message, told, *_ = control.recvmsg(1 << 16, _socket.CMSG_SPACE(4))
-        if not message:
-            return
-        channel = struct.unpack("i", told[0][2])[0]
-        try:
-            answer = b"%d %s" % make(channel, marshal.loads(message))
-        except OSError as error:
-            answer = b"0 " + str(error.strerror).encode()
-        os.close(channel)
-        control.send(answer)
+        for descriptor, _ in ready.poll(1000):
+            if descriptor:  # a first process has ended
+                ready.unregister(descriptor)
+                os.close(descriptor)
+                reap()
+                continue
+            message, told, *_ = control.recvmsg(1 << 16, _socket.CMSG_SPACE(4))
+            if not message:
+                return
+            channel = struct.unpack("i", told[0][2])[0]
+            try:
+                first, layers = make(channel, marshal.loads(message))
+                ready.register(os.pidfd_open(first), select.POLLIN)
+                answer = b"%d %s" % (first, layers)
+            except OSError as error:
+                answer = b"0 " + str(error.strerror).encode()
+                reap()
+            os.close(channel)
+            control.send(answer)
 
 
 def reap() -> None:
