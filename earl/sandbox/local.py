@@ -109,14 +109,19 @@ class LocalSandbox:
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self.config = config or SandboxConfig()
         self.layers: list[str] = []
+        self._lock = threading.Lock()
         self._channel: socket.socket | None = None
         self._process = -1
 
     def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
-        seconds, began = self.config.seconds if seconds is None else seconds, time.monotonic()
+        with self._lock:  # one command at a time
+            return self._exec([*command], given, float(self.config.seconds if seconds is None else seconds))
+
+    def _exec(self, command: list[str], given: bytes, seconds: float) -> ExecResult:
+        began = time.monotonic()
         channel = self._open()
         channel.settimeout(seconds + GRACE_SECONDS)
-        request = marshal.dumps(([*command], given, float(seconds)))
+        request = marshal.dumps((command, given, seconds))
         try:
             channel.sendall(struct.pack("<I", len(request)) + request)
             return self._result(channel)
