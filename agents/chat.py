@@ -69,6 +69,8 @@ class Chat:
         settings: what the template is given by name, such as enable_thinking.
         system: text before the environment's instructions.
         examples: messages of a user and an assistant before every conversation.
+        tools: JSON schemas of the environment's tools, for the template's own `tools`. A template that shows none of
+            them is told of them in words, behind the environment's instructions.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Chat:
         settings: Mapping[str, Any] | None = None,
         system: str = "",
         examples: Sequence[Message] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self.stop = stop_ids(tokenizer)
@@ -85,7 +88,8 @@ class Chat:
             source = tokenizer.get_chat_template()
         if not isinstance(source, str):
             raise EarlError(self._unusable(f"it is {source!r:.99}, not a text"))
-        self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})})
+        self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})}, tools)
+        self._tools = tools
         self._frame = lru_cache(maxsize=1 << 6)(self._around)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
@@ -160,13 +164,20 @@ class Chat:
     def _before(self, instructions: str) -> tuple[list[Message], str]:
         """The messages before the first of the environment, and what that one has to say before its own content in a
         template without a system role."""
-        told = "\n\n".join(filter(None, (self._system, instructions)))
+        told = "\n\n".join(filter(None, (self._system, instructions, instructions and self._tools_in_words)))
         if told and self._takes("system"):
             return [{"role": "system", "content": told}, *self._examples], ""
         if told and self._examples:
             first, *others = self._examples
             return [{**first, "content": f"{told}\n\n{first['content']}"}, *others], ""
         return [*self._examples], f"{told}\n\n" if told else ""
+
+    @cached_property
+    def _tools_in_words(self) -> str:
+        """The tools for a template that has no place for them; nothing where it shows them."""
+        if not self._tools or self._tools[0]["function"]["name"] in self._render([], "user", "?")[0]:
+            return ""
+        return "Tools:\n" + "\n".join(json.dumps(one["function"]) for one in self._tools)
 
     def _has_role(self, role: str) -> bool:
         message = {"role": role, "content": "?"}

@@ -37,13 +37,14 @@ class Template:
 
     Args:
         tokens: the special tokens by name, as the template knows them.
+        tools: the JSON schemas of tools that a reply may call, as the template's `tools`.
 
     Raises:
         TemplateError: from `render`.
     """
 
-    def __init__(self, source: str, tokens: Mapping[str, Any]) -> None:
-        self._program = {"template": source, "tokens": tokens}
+    def __init__(self, source: str, tokens: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._program: dict[str, Any] = {"template": source, "tokens": tokens, "tools": [*tools] or None}
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
@@ -122,7 +123,11 @@ def _serve() -> None:
         try:
             compiled = compiled or environment.from_string(program["template"])
             text = compiled.render(
-                messages=json.loads(line), tools=None, documents=None, add_generation_prompt=True, **program["tokens"]
+                messages=json.loads(line),
+                tools=program["tools"],
+                documents=None,
+                add_generation_prompt=True,
+                **program["tokens"],
             )
             fits = len(text) <= TEXT_CHARACTERS
             answer = {"text": text} if fits else {"error": f"it makes over {TEXT_CHARACTERS} characters"}

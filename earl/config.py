@@ -400,6 +400,25 @@ class EnvConfig(OneEnvConfig):
         return self
 
 
+class SandboxConfig(Section):
+    """[sandbox]: what the programs of one episode may use together, where an environment runs any."""
+
+    seconds: float = Field(5.0, gt=0)
+    """Of one command, by the clock on the wall."""
+    memory_mb: int = Field(512, ge=32)
+    """Of all processes, in MiB."""
+    scratch_mb: int = Field(64, ge=1)
+    """Of all files, in MiB; they are in memory, and count apart from memory_mb."""
+    processes: int = Field(64, ge=1, le=4096)
+    """And threads."""
+    output_kb: int = Field(64, ge=1)
+    """Kept of each of standard output and error, in KiB; who writes 128 times as much is ended."""
+    read: list[Annotated[str, Field(pattern="^/")]] = Field([])
+    """Folders of this machine that programs may read, beside those of the system and of Python."""
+    require: list[Literal["seccomp", "landlock"]] = Field(["seccomp", "landlock"])
+    """Layers without which no sandbox starts, see `earl doctor`; namespaces, limits and no_new_privs always are."""
+
+
 class ExampleMessage(Section):
     """[[agent.examples]]: a message of a conversation that stands before every episode's own."""
 
@@ -531,6 +550,7 @@ class Config(Section):
 
     env: EnvConfig
     agent: AgentConfig = AgentConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     context: ContextConfig = ContextConfig()
     model: ModelConfig = ModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()

@@ -42,6 +42,10 @@ _targets: dict[str, str | Factory] = {
     "bargain": "earl.envs.games.bargain:bargain",
     "words": "earl.envs.games.words:WordsEnv",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
+    "sums": "earl.envs.tools.sums:SumsEnv",
+    "aircraft": "earl.envs.tools.aircraft:AircraftEnv",
+    "lookup": "earl.envs.tools.lookup:LookupEnv",
+    "table": "earl.envs.tools.table:TableEnv",
 }
 _EARLS = frozenset(_targets)
 ADAPTERS = ("gymnasium", "openspiel", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
@@ -124,7 +128,17 @@ def target(name: str) -> str | None:
 
 
 def seats(name: str) -> int:
-    return 2 if "seat" in _load(name)[1] else 1
+    return 2 if takes(name, "seat") else 1
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether an environment has an option of that name."""
+    return option in _load(name)[1]
+
+
+def schemas(name: str) -> list[Mapping[str, Any]]:
+    """The JSON schemas of the tools that an environment's class names; none for a function that makes one."""
+    return [one.schema for one in getattr(_load(name)[0], "known", dict)().values()]
 
 
 def offers(name: str, method: str) -> bool:

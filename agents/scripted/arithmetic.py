@@ -1,4 +1,4 @@
-"""Scripted agents for tasks of one seat: arithmetic and words."""
+"""Scripted agents for tasks of one seat."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 from earl.envs.base import TextEnv
-from earl.envs.games.words import WordsEnv
 from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
 
@@ -35,19 +34,18 @@ def thinker(env: ArithmeticEnv, rng: Random) -> str:
     return f"<think>{''.join(f';{result}' for result in results[1 : done + 1])}</think>{results[done]}"
 
 
+def own(env: Any, rng: Random) -> str:
+    """What the environment itself says would be right."""
+    return str(env.solve(rng))
+
+
 def anything(env: Any, rng: Random) -> str:
     if not hasattr(env, "random_action"):
         raise EarlError(f"it has no random_action, so `random` cannot act in {type(env).__name__}")
     return str(env.random_action(rng))
 
 
-def guesser(env: WordsEnv, rng: Random) -> str:
-    """Any word that the marks allow."""
-    return rng.choice(env.possible())
-
-
 POLICIES: dict[str, Policy] = {"random": anything, "solver": solver, "thinker": thinker}
-WORD_POLICIES: dict[str, Policy] = {"random": anything, "solver": guesser}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,8 @@ class ScriptedAgent:
     epsilon: float = 0.0
 
     def act(self, env: TextEnv, rng: Random) -> str:
-        of = WordsEnv if self.policy is guesser else ArithmeticEnv
-        if not isinstance(env, of) and self.policy is not anything:
-            raise EarlError(f"a solver of {of.__name__} cannot act in {type(env).__name__}")
+        if not isinstance(env, ArithmeticEnv) and self.policy not in (anything, own):
+            raise EarlError(f"a solver of arithmetic cannot act in {type(env).__name__}")
         if self.epsilon and rng.random() < self.epsilon:
             return anything(env, rng)
         return self.policy(env, rng)

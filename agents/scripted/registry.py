@@ -60,8 +60,8 @@ FORMER = {"minimax": "alphabeta"}
 
 BOARD_PLAYERS = (*STRATEGIES, *SEARCHES, *EXACT)
 
-TEACHERS = {"arithmetic": arithmetic.POLICIES, "words": arithmetic.WORD_POLICIES}
-"""Of tasks, by environment; a task that is not earl's has `random` alone, where it has a `random_action`."""
+TEACHERS = {"arithmetic": arithmetic.POLICIES}
+"""Of tasks, by environment; another has `random` where it has a `random_action`, `solver` where it has a `solve`."""
 MODEL = "model:"
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<effort>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
 
@@ -153,6 +153,8 @@ def _teachers(env: str) -> dict[str, arithmetic.Policy]:
     formats: dict[str, arithmetic.Policy] = (
         {"random": arithmetic.anything} if environments.offers(env, "random_action") else {}
     )
+    if environments.offers(env, "solve") and not _without_board(env):
+        formats["solver"] = arithmetic.own
     return TEACHERS.get(env, formats)
 
 

@@ -30,6 +30,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.model import load
 from earl.engine.sampler import Sampler, Truncation
 from earl.engine.samplers import Batcher
+from earl.envs.registry import schemas
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
@@ -160,11 +161,13 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
     agent = config.agent
     rules = Rules(**agent.model_dump(), context_limit=limit or config.context.first_limit)
     examples = [example.model_dump() for example in agent.examples]
-    chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
-    worlds = {
-        env.name: EpisodeFactory(env.name, env.options, chat, rules, env.delay_seconds, isolation(env))
-        for env in config.env.each.values()
-    }
+    plain = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
+    worlds = {}
+    for env in config.env.each.values():
+        tools = schemas(env.name)
+        chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples, tools) if tools else plain
+        told = (chat, rules, env.delay_seconds, isolation(env))
+        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, sandbox=config.sandbox.model_dump())
     return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: loaded(name)[0])
 
 

@@ -25,10 +25,15 @@ from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
 from earl.rollout.self_play import PAST, RUN, SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
+from earl.sandbox.local import LocalSandbox
 from earl.seeds import derive
 from earl.trajectory import Task
 
-GIVEN = {"seat": "both seats are played in turn", "opponent": "name opponents in [env.opponents]"}
+GIVEN = {
+    "seat": "both seats are played in turn",
+    "opponent": "name opponents in [env.opponents]",
+    "sandbox": "set the keys of [sandbox]",
+}
 """Arguments of an environment that come from the episode."""
 
 
@@ -58,6 +63,10 @@ def check_world(config: Config) -> None:
         _check_options(env, config.env.options, isolation(config.env))
     options = config.env.options
     _check_met("env.opponents", config.env.opponents, env, options, needed=seats > 1)
+    if registry.takes(env, "sandbox"):
+        sandbox = LocalSandbox(config.sandbox)
+        sandbox.exec(["true"])
+        sandbox.terminate()
     _check_known_ahead(config)
     _check_met("warm_start.opponents", config.warm_start.opponents, env, options)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, options, needed=seats > 1)

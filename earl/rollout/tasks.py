@@ -38,6 +38,7 @@ class EpisodeFactory:
     delay_seconds: float = 0.0  # median of simulated waits before the environment's answers
     isolation: Isolation | None = None  # environments in processes of their own
     others: "Mapping[str, EpisodeFactory]" = field(default_factory=dict)
+    sandbox: Mapping[str, Any] = field(default_factory=dict)  # the recipe's, for environments that run programs
     random_replies: int = 0  # of one seat against SELF, at most
     checkpoints: "Callable[[str], EpisodeFactory] | None" = None  # how an opponent's checkpoint plays, by its name
 
@@ -87,7 +88,8 @@ class EpisodeFactory:
         if opponent is not None:
             return registry.make(self.env, seat=task.seat, opponent=opponent, **self.options)
         seat = {"seat": task.seat, "opponent": task.opponent} if self.seats == 2 else {}
-        return make(self.env, self.options, self.isolation, **seat)
+        sandbox = {"sandbox": self.sandbox} if registry.takes(self.env, "sandbox") else {}
+        return make(self.env, {**self.options, **sandbox}, self.isolation, **seat)
 
 
 class Unmade:

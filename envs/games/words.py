@@ -90,6 +90,10 @@ class WordsEnv(TextEnv):
         """Any word of the list."""
         return rng.choice(words(self.length))
 
+    def solve(self, rng: Random) -> str:
+        """Any word that the marks allow."""
+        return rng.choice(self.possible())
+
     def possible(self) -> list[str]:
         """The words that all marks so far allow."""
         return [word for word in words(self.length) if all(marks(guess, word) == own for guess, own in self.told)]

@@ -194,7 +194,7 @@ class ArithmeticEnv(TextEnv):
         if call is None:
             return self._finish(action)
         self._over = self.turns >= self.max_turns
-        return self._calculator(call[1]), 0.0, False, self._over, {"role": "tool"}
+        return self.calculator(call[1]), 0.0, False, self._over, {"role": "tool"}
 
     def rule(self, action: str) -> str | None:
         return None if TOOL_CALL.fullmatch(action) or ANSWER.fullmatch(action) else RULE
@@ -212,7 +212,7 @@ class ArithmeticEnv(TextEnv):
             sign = -sign
         return f"{value}{'+' if sign > 0 else '-'}{operand}", value + sign * operand
 
-    def _calculator(self, operation: str) -> str:
+    def calculator(self, operation: str) -> str:
         try:
             result = calculate(operation, max_operations=1)
         except Refusal as refusal:

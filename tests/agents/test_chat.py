@@ -5,6 +5,8 @@ from itertools import pairwise
 import pytest
 
 from earl.agents.chat import Chat
+from earl.engine.model import character_tokenizer
+from earl.envs.tools.sums import SumsEnv
 from earl.errors import EarlError
 from earl.trajectory import Author
 
@@ -159,3 +161,16 @@ def test_decoding_drops_the_end_token_alone(characters):
     # A control token inside a reply stays visible: it must not turn an illegal reply into a legal one.
     user = characters.convert_tokens_to_ids("<|user|>")
     assert chat.decode((user, five, end)) == "<|user|>5"
+
+
+SHOWN = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+
+
+@pytest.mark.parametrize(("before", "told"), [(SHOWN, False), ("", True)])
+def test_tools_reach_the_model_by_the_template_and_else_in_words(before, told):
+    characters = character_tokenizer()
+    characters.chat_template = before + characters.chat_template
+    opening = Chat(characters, tools=[SumsEnv.known()["calculator"].schema]).opening("Sum up.", "1+2")
+    text = characters.decode(opening.tokens)
+    assert text.count('"name": "calculator"') == 1
+    assert ("Tools:\n" in text) is told

@@ -1,0 +1,76 @@
+"""How long a program in a sandbox takes, beside a bare interpreter."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import quantiles
+from time import perf_counter
+from typing import Any
+
+from earl.benchmarks.repeats import in_turns
+from earl.sandbox import local
+
+PROGRAM = ["-c", "print(2+2)"]
+
+
+def run(repeats: int = 100, executions: int = 0) -> dict[str, Any]:
+    ready = local.LocalSandbox()
+    _play(ready)
+    ways = {"bare": _bare, "warm": lambda: _play(ready), "new": _new}
+    told = {name: _percentiles(times) for name, times in _timed(ways, repeats).items()}
+    before = _held()
+    for _ in range(executions):
+        _play(ready)
+    leaked = {name: many - before[name] for name, many in _held().items()}
+    ready.terminate()
+    beside = {name: _percentiles(times) for name, times in _timed({"bare": _bare, "cold": _cold}, repeats // 5).items()}
+    ratio = beside["cold"]["p50"] / beside["bare"]["p50"]
+    return {"milliseconds": {**told, "cold": beside["cold"]}, "cold_over_bare": ratio, "leaked": leaked}
+
+
+def _bare() -> None:
+    assert subprocess.run([sys.executable, *PROGRAM], capture_output=True, check=True).stdout == b"4\n"
+
+
+def _play(sandbox: local.LocalSandbox) -> None:
+    assert sandbox.exec(["python", *PROGRAM]).stdout == b"4\n"
+
+
+def _new() -> None:
+    sandbox = local.LocalSandbox()
+    _play(sandbox)
+    sandbox.terminate()
+
+
+def _cold() -> None:
+    local.stop_server()
+    _new()
+
+
+def _timed(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+    def timed(way: Callable[[], None]) -> Callable[[int], float]:
+        def once(_: int) -> float:
+            began = perf_counter()
+            way()
+            return 1000 * (perf_counter() - began)
+
+        return once
+
+    return in_turns({name: timed(way) for name, way in ways.items()}, repeats, warm=2)
+
+
+def _percentiles(times: list[float]) -> dict[str, float]:
+    cuts = quantiles(times, n=100, method="inclusive")
+    return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}
+
+
+def _held() -> dict[str, int]:
+    """What could leak: open descriptors and descendants of this process, mounts of the machine."""
+    mounts = len(Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
+    return {"descriptors": len([*Path("/proc/self/fd").iterdir()]), "processes": _descendants("self"), "mounts": mounts}
+
+
+def _descendants(process: str) -> int:
+    listed = [path.read_text(encoding="utf-8").split() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    return sum(1 + _descendants(child) for own in listed for child in own)

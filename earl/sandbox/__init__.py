@@ -1,0 +1,1 @@
+"""Where programs run that a model wrote: contained by the kernel, with bounds on everything that they can use."""

@@ -1,0 +1,54 @@
+"""The interface of sandboxes: `exec` a command, `write_file`, `terminate`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command ended.
+
+    Example:
+        ExecResult("exit", 0, b"4\\n", b"", 0, 0.004) of ["python", "-c", "print(2+2)"]
+    """
+
+    how: str
+    """`exit` or `signal`, both with a `code`; `timeout`, `memory` or `output`: ended at that limit; `lost`: with its
+    sandbox."""
+    code: int
+    stdout: bytes
+    stderr: bytes
+    cut: int  # bytes of output that were not kept
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """Output as text, and how the command ended unless by exit 0."""
+        said = (self.stdout + self.stderr).decode("utf-8", "backslashreplace").rstrip("\n")
+        ends = {"exit": f"exit code {self.code}" if self.code else "", "signal": f"ended by signal {self.code}"}
+        ended = ends.get(self.how, f"ended: {ENDS.get(self.how)}")
+        notes = filter(None, (f"{self.cut} bytes of output were cut" if self.cut else "", ended))
+        return "\n".join(filter(None, (said, *(f"[{note}]" for note in notes))))
+
+
+ENDS = {
+    "timeout": "it took too long",
+    "memory": "it took too much memory",
+    "output": "it wrote too much",
+    "lost": "its sandbox ended",
+}
+
+
+class Sandbox(Protocol):
+    """Files stay from command to command until `terminate`; processes do not. A command never raises for what its
+    program does."""
+
+    def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
+        """Run a command in the scratch folder, with `given` as standard input. ["python", "-c", CODE] is fastest."""
+
+    def write_file(self, path: str, content: bytes) -> ExecResult:
+        """Write a file, relative to the scratch folder, and the folders above it."""
+
+    def terminate(self) -> None:
+        """End all processes and remove all files; the next command begins anew."""

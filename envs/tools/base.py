@@ -1,0 +1,98 @@
+"""An environment from tools, tasks and a verifier; `envs/tools/sums.py` is a whole one."""
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cache
+from random import Random
+from typing import Any, ClassVar
+
+import gymnasium
+
+from earl.envs.base import Info, TextEnv
+from earl.envs.tools.tool import CallError, Tool, read, run, shown, tool_of
+from earl.errors import EarlError
+
+WIN = 0.5
+"""The score above which an episode is won."""
+
+
+class ToolEnv(TextEnv):
+    """An action is calls of tools (see `earl.envs.tools.tool`), answered by their results (role "tool"), or an answer,
+    which ends the episode with its score: a win above one half.
+
+    A reply that is neither is illegal, and is told what is wrong. A tool that fails, or takes too long, says so in its
+    result. A subclass has `instructions`, `tools`, `task`, `score` and, for `earl envs check`, `random_action`.
+    """
+
+    tools: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    """Functions, or methods of the class, which know the episode."""
+    answer_form: ClassVar[str] = "<answer>([^<>\n]+)</answer>"
+    """A pattern: what the agent may answer, in its first group."""
+    hint: ClassVar[str] = "illegal: write a call, or <answer>your answer</answer>"
+    max_turns = 8
+
+    turns = 0
+    result: float | None = None
+    """What ends the episode with this score: `score` of an answer, or a tool that sets it."""
+    _over = _fresh = True
+
+    @abstractmethod
+    def task(self, rng: Random) -> str:
+        """Draw a task, and return the question."""
+
+    @abstractmethod
+    def score(self, answer: str) -> float:
+        """How good an answer is, within 0 … 1."""
+
+    def prepare(self) -> None:
+        """Called before the first call of an episode, such as to write files that a task has."""
+
+    @classmethod
+    @cache
+    def known(cls) -> dict[str, Tool]:
+        """The tools by name."""
+        return {tool.name: tool for tool in map(tool_of, cls.tools)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
+        del options  # there is no opponent
+        gymnasium.Env.reset(self, seed=seed)
+        self.close()
+        self.turns, self.result, self._over, self._fresh = 0, None, False, True
+        # Not the plain seed: an agent that draws from Random(seed) would know the task.
+        seed = int(self.np_random.integers(1 << 31)) if seed is None else seed
+        question = self.task(Random(f"{type(self).__name__} {seed}"))
+        return question, {"role": "user"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
+        """Call tools or answer; truncated after `max_turns` legal actions. Raises EarlError outside an episode."""
+        if self._over:
+            raise EarlError("step() outside an episode; call reset() to begin one")
+        if (broken := self.rule(action)) is not None:
+            return broken, 0.0, False, False, {"role": "user", "illegal": broken}
+        self.turns += 1
+        calls = read(action, self.known())
+        if calls:
+            if self._fresh:
+                self._fresh = False
+                self.prepare()
+            told = run(calls, self)
+        else:
+            match = re.fullmatch(self.answer_form, action)
+            assert match is not None, "rule() has checked it"
+            self.result = self.score(match[1])
+            told = "correct" if self.result > WIN else "wrong"
+        self._over = self.result is not None or self.turns >= self.max_turns
+        if self.result is None:
+            return told, 0.0, False, self._over, {"role": "tool"}
+        outcome = "win" if self.result > WIN else "loss"
+        return told, self.result, True, False, {"role": "tool" if calls else "user", "outcome": outcome}
+
+    def rule(self, action: str) -> str | None:
+        try:
+            calls = read(action, self.known())
+        except CallError as error:
+            return shown(str(error))
+        if action != action.strip():
+            return "illegal: white space around a reply"
+        return None if calls or re.fullmatch(self.answer_form, action) else self.hint

@@ -1,0 +1,52 @@
+"""A question over several facts, each of which a search has to find."""
+
+from random import Random
+
+from earl.envs.tools.base import ToolEnv
+from earl.envs.tools.kit import Passages
+from earl.errors import EarlError
+
+NAMES = ("Ada", "Bo", "Cy", "Dee", "Eli", "Fay", "Gus", "Hal", "Ida", "Jo", "Kit", "Lou", "Max", "Ned", "Ola", "Pia")
+TOWNS = ("Bonn", "Cork", "Gent", "Kiel", "Lyon", "Metz", "Oslo", "Riga", "Turin", "Vigo", "Wien", "York")
+
+
+class LookupEnv(ToolEnv):
+    """Who is whose boss, up to a person whose town is asked for: `hops` facts, among those of everybody else."""
+
+    instructions = (
+        "Find the answer by searching for one fact after another. The search takes words, such as a name. Answer "
+        "with one word and nothing else."
+    )
+    answer_form = "([A-Z][a-z]+)"
+    hint = 'illegal: write search("Ada") with your words, or the answer in one word'
+
+    def __init__(self, hops: int = 2) -> None:
+        if not 1 <= hops <= len(NAMES):
+            raise EarlError(f"hops {hops!r} is not within 1 … {len(NAMES)}")
+        self.hops, self.max_turns = hops, hops + 3
+        self._passages, self.answer, self.chain = Passages(()), "", [""]
+
+    def search(self, query: str) -> str:
+        """Find facts that hold a word."""
+        return "\n".join(self._passages.search(query, 2)) or "nothing found"
+
+    tools = (search,)
+
+    def task(self, rng: Random) -> str:
+        people = rng.sample(NAMES, len(NAMES))
+        homes = {person: rng.choice(TOWNS) for person in people}
+        self.chain, others = people[: self.hops], people[self.hops :]
+        facts = [f"{person} works for {boss}." for person, boss in zip(self.chain, self.chain[1:], strict=False)]
+        facts += [f"{person} lives in {homes[person]}." for person in (self.chain[-1], *others)]
+        self._passages, self.answer = Passages(rng.sample(facts, len(facts))), homes[self.chain[-1]]
+        return f"Where lives {'the boss of ' * (self.hops - 1)}{self.chain[0]}?"
+
+    def score(self, answer: str) -> float:
+        return float(answer == self.answer)
+
+    def solve(self, rng: Random) -> str:
+        del rng
+        return self.answer if self.turns >= self.hops else f'search("{self.chain[self.turns]}")'
+
+    def random_action(self, rng: Random) -> str:
+        return rng.choice(TOWNS) if rng.random() < 0.3 else f'search("{rng.choice(NAMES)}")'

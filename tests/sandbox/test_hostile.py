@@ -1,0 +1,101 @@
+"""Hostile programs in a sandbox: each is contained and told, leaves nothing behind, and does not disturb others."""
+
+import os
+import re
+import socket
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from earl.config import SandboxConfig
+from earl.envs.tools.tool import shown
+from earl.sandbox.local import LocalSandbox
+
+PROGRAMS = tomllib.loads(Path(__file__).with_name("hostile.toml").read_text(encoding="utf-8"))
+LIMITS = SandboxConfig(seconds=1.5, memory_mb=256, scratch_mb=16)
+CANARY = "earl-canary-5e1f"
+
+
+def processes():
+    """Those of this machine that descend from this one, by id: name."""
+    found, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        parents[int(path.parent.name)], found[int(path.parent.name)] = int(rest.split()[1]), name
+    own = {os.getpid()}
+    while more := {one for one, parent in parents.items() if parent in own} - own:
+        own |= more
+    return {one: found[one] for one in own}
+
+
+@pytest.fixture(scope="module")
+def neighbour():
+    """Another sandbox, with a file and a server process that must not notice anything."""
+    sandbox = LocalSandbox(LIMITS)
+    sandbox.write_file("mine", b"untouched")
+    yield sandbox
+    sandbox.terminate()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    """What a program may want of the host: a file, the environment, a server, and a socket without a path."""
+    secret = tmp_path_factory.mktemp("host") / "secret-5e1f"
+    secret.write_text(CANARY)
+    os.environ["EARL_SECRET"] = CANARY
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unnamed:
+        unnamed.bind("\0earl-canary")
+        unnamed.listen()
+        yield {"SECRET": str(secret), "HOST": str(os.getpid()), "PORT": str(server.getsockname()[1])}
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    del os.environ["EARL_SECRET"]
+    assert [path.name for path in secret.parent.iterdir()] == [secret.name]
+    assert secret.read_text() == CANARY
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_hostile_program_is_contained(name, host, neighbour):
+    program, code = PROGRAMS[name], PROGRAMS[name]["code"]
+    for word, value in host.items():
+        code = code.replace(word, value)
+    before, mounts = processes(), Path("/proc/self/mountinfo").read_text()
+    sandbox = LocalSandbox(LIMITS)
+    shell = ["sh", "-c", f"echo tried; {code}"]
+    result = sandbox.exec(shell if program.get("shell") else ["python", "-c", f"print('tried', flush=True)\n{code}"])
+    assert b"tried" in result.stdout
+    assert "ESCAPED" not in result.text, result.text
+    assert CANARY not in result.text
+    assert re.fullmatch(program.get("how", "exit"), result.how), result.text
+    assert program.get("says", "") in result.text
+    assert result.how == "exit" or "[ended" in result.text  # the agent is told
+    assert re.fullmatch(r"[ -~\n]*", shown(result.text))
+    assert len(result.stdout) <= LIMITS.output_kb * 1024 and len(result.stderr) <= LIMITS.output_kb * 1024
+    # The same sandbox goes on, with nothing that runs; and nothing of it is left once it ends.
+    assert sandbox.exec(["python", "-c", "import os; print(os.path.exists('/scratch'))"]).text == "True"
+    assert len({*processes()} - {*before}) <= 2  # the sandbox's first process; and where it is the first, its server
+    sandbox.terminate()
+    until = time.monotonic() + 5
+    while left := {*processes()} - {*before}:  # until its server has seen that it ended
+        assert time.monotonic() < until, left
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert neighbour.exec(["cat", "mine"]).text == "untouched"
+
+
+def test_the_list_is_long():
+    assert len(PROGRAMS) >= 40
+
+
+def test_orphans_do_not_live_on_between_commands():
+    sandbox = LocalSandbox(LIMITS)
+    sandbox.exec(["sh", "-c", "while true; do date +%N > alive; done & sleep 0.2"])
+    first = sandbox.exec(["cat", "alive"]).text
+    time.sleep(0.1)
+    assert sandbox.exec(["cat", "alive"]).text == first
+    sandbox.terminate()
