@@ -1,9 +1,9 @@
 """`earl eval`: measures how strong a run or a model plays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,10 @@ from earl.cli.options import declared, print_json
 from earl.errors import EarlError
 
 if TYPE_CHECKING:
+    from earl.cli.contestants import EvalPolicy
+    from earl.config import Config
     from earl.league import GameResult
+    from earl.matches import MatchResult
 
 PROOF = "--proof writes down every game that --exact plays against `any`; add --exact, and leave out other opponents."
 
@@ -19,60 +22,90 @@ PROOF = "--proof writes down every game that --exact plays against `any`; add --
 @declared("eval")
 def command(
     players: tuple[str, ...],
-    env: str | None,
     opponents: tuple[str, ...],
     round_robin: bool,
     exact: bool,
     episodes: int | None,
     proof: Path | None,
     seed: int,
+    as_json: bool,
+    **told: Any,
+) -> None:
+    from earl import evaluation
+    from earl.cli.match_tables import as_objects, match_tables
+    from earl.cli.text import console
+    from earl.envs import registry
+
+    _check(players, opponents, round_robin, exact, episodes, proof, told)
+    for name in (*opponents, *(players if round_robin else ())):
+        registry.remember(name)
+    if round_robin:
+        return _league(told["root"], players, told["env"], episodes or LEAGUE_GAMES, seed, as_json)
+    config, judge = _judged(players[0], **told)
+    if not opponents:
+        opponents = (evaluation.ANY,) if proof else tuple(config.evaluate.held_out)
+    planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
+    measured = [evaluation.evaluated(judge.world, judge.sampler, match, seed) for match in planned]
+    if proof is not None:
+        proof.write_text(evaluation.proof([played for _, played in measured]), encoding="utf-8")
+    results = [result for result, _ in measured]
+    _warn_of_faults(results)
+    if as_json:
+        objects = as_objects(results)
+        return print_json(objects[0] if len(objects) == 1 else objects)
+    for drawn in match_tables(results):
+        console().print(drawn)
+    return None
+
+
+def _check(
+    players: Sequence[str],
+    opponents: Sequence[str],
+    round_robin: bool,
+    exact: bool,
+    episodes: int | None,
+    proof: Path | None,
+    told: Mapping[str, Any],
+) -> None:
+    server, model, checkpoint = (told[name] is not None for name in ("server", "model", "checkpoint"))
+    alone = opponents or exact or proof or server or model or checkpoint or told["config"] or told["assignments"]
+    several = len(players) > 1
+    for broken, message in (
+        (several and not round_robin, "Several players take --round-robin; else name one."),
+        (round_robin and (not several or len({*players}) < len(players)), "--round-robin takes players that differ."),
+        (round_robin and alone, "--round-robin takes only players, --env, --episodes, --seed, --runs and --json."),
+        (len({*opponents}) < len(opponents), "--opponent names the same opponent twice; name each once."),
+        (proof is not None and (not exact or opponents not in ((), ("any",))), PROOF),
+        (exact and episodes is not None, "--exact plays every game there is; leave out --episodes."),
+        (model and not server, "--model names what a server serves; add --server."),
+        (server and checkpoint, "--checkpoint is of a run, and a server has none; leave it out."),
+    ):
+        if broken:
+            raise click.UsageError(message)
+
+
+def _judged(
+    player: str,
+    env: str | None,
     server: str | None,
     model: str | None,
     checkpoint: str | None,
     config: Path | None,
     assignments: tuple[str, ...],
     root: Path,
-    as_json: bool,
-) -> None:
-    from earl import evaluation
+) -> "tuple[Config, EvalPolicy]":
     from earl.cli.contestants import behind, contestant
-    from earl.cli.match_tables import as_objects, match_tables
-    from earl.cli.text import console, one_line
-    from earl.envs import registry
 
-    player, *others = players
-    alone = opponents or exact or server or model or checkpoint or config or assignments or proof
-    for broken, message in (
-        (others and not round_robin, "Several players take --round-robin; else name one."),
-        (round_robin and (not others or len({*players}) < len(players)), "--round-robin takes players that differ."),
-        (round_robin and alone, "--round-robin takes only players, --env, --episodes, --seed, --runs and --json."),
-        (len(set(opponents)) < len(opponents), "--opponent names the same opponent twice; name each once."),
-        (proof is not None and (not exact or opponents not in ((), ("any",))), PROOF),
-        (exact and episodes is not None, "--exact plays every game there is; leave out --episodes."),
-        (server is None and model is not None, "--model names what a server serves; add --server."),
-        (
-            server is not None and checkpoint is not None,
-            "--checkpoint is of a run, and a server has none; leave it out.",
-        ),
-    ):
-        if broken:
-            raise click.UsageError(message)
-    for name in (*opponents, *(players if round_robin else ())):
-        registry.remember(name)
-    if round_robin:
-        return _league(root, players, env, episodes or LEAGUE_GAMES, seed, as_json)
     rules = None if config is None and not assignments else (config, assignments)
     if server is None:
-        config_, judge = contestant(root, player, env, checkpoint, rules)
-    else:
-        config_, judge = behind(server, player, model, env, rules)
-    if not opponents:
-        opponents = (evaluation.ANY,) if proof else tuple(config_.evaluate.held_out)
-    planned = evaluation.matches(judge.world, opponents, exact, episodes or config_.evaluate.final_episodes)
-    measured = [evaluation.evaluated(judge.world, judge.sampler, match, seed) for match in planned]
-    if proof is not None:
-        proof.write_text(evaluation.proof([played for _, played in measured]), encoding="utf-8")
-    results = [result for result, _ in measured]
+        return contestant(root, player, env, checkpoint, rules)
+    return behind(server, player, model, env, rules)
+
+
+def _warn_of_faults(results: "Sequence[MatchResult]") -> None:
+    """Raises EarlError where no episode has a result."""
+    from earl.cli.text import one_line
+
     for result in results:
         if len(result.faults) == result.episodes:
             raise EarlError(f"all {result.episodes} episodes ended by a fault: {result.faults[0]}")
@@ -82,12 +115,6 @@ def command(
                 f"have no result and count as lost: {one_line(result.faults[0])}",
                 err=True,
             )
-    if as_json:
-        objects = as_objects(results)
-        return print_json(objects[0] if len(objects) == 1 else objects)
-    for drawn in match_tables(results):
-        console().print(drawn)
-    return None
 
 
 LEAGUE_GAMES = 50

@@ -36,6 +36,8 @@ def thinker(env: ArithmeticEnv, rng: Random) -> str:
 
 def own(env: Any, rng: Random) -> str:
     """What the environment itself says would be right."""
+    if not hasattr(env, "solve"):
+        raise EarlError(f"it has no solve, so `solver` cannot act in {type(env).__name__}")
     return str(env.solve(rng))
 
 
