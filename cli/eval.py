@@ -101,14 +101,14 @@ def _league(root: Path, players: tuple[str, ...], env: str | None, games: int, s
     results = league(root, players, env).play(players, games, seed)
     rated = ratings(players, results)
     against = {one.name: {other.name: _record(results, one.name, other.name) for other in rated} for one in rated}
-    for one in against:
-        del against[one][one]
+    for name, met in against.items():
+        del met[name]
     if as_json:
         return print_json([{**asdict(one), "against": against[one.name]} for one in rated])
     rows = []
     for number, one in enumerate(rated, 1):
-        met = (against[one.name].get(other.name) for other in rated)
-        records = ("/".join(str(record[key]) for key in ("won", "drawn", "lost")) if record else "" for record in met)
+        found = (against[one.name].get(other.name) for other in rated)
+        records = ("/".join(str(record[key]) for key in ("won", "drawn", "lost")) if record else "" for record in found)
         interval = f"[{one.low:+.0f}, {one.high:+.0f}]"
         rows.append((f"{number}", one.name, f"{one.elo:+.0f}", interval, f"{one.points:g}/{one.games}", *records))
     head = ("", "player", "rating", "95 % interval", "points", *(f"against {n}" for n in range(1, len(rated) + 1)))
