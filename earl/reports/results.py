@@ -209,7 +209,8 @@ def _strength_figure(
     axis = figures.percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
     spec = {"data": traces, "layout": figures.layout(runs, "", yaxis=axis)}
     games = max(match.result.episodes for curve in curves for match in curve)
-    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Shaded: 95 % intervals (Wilson); alike counts once."
+    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}; alike ones count once."
+    how += " Shaded: 95 % intervals (Wilson)."
     choices = tuple(names[name] for name in order) if several else ()
     return Figure(f"strength-{number}", title, EXACT if exact else how, spec, choices)
 
