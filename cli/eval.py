@@ -11,10 +11,10 @@ from earl.cli.options import declared, print_json
 from earl.errors import EarlError
 
 if TYPE_CHECKING:
-    from earl.cli.contestants import EvalPolicy
     from earl.config import Config
     from earl.league import GameResult
     from earl.matches import MatchResult
+    from earl.placement.embedded import EvalPolicy
 
 PROOF = "--proof writes down every game that --exact plays against `any`; add --exact, and leave out other opponents."
 
@@ -128,14 +128,14 @@ def _league(root: Path, players: tuple[str, ...], env: str | None, games: int, s
     results = league(root, players, env).play(players, games, seed)
     rated = ratings(players, results)
     against = {one.name: {other.name: _record(results, one.name, other.name) for other in rated} for one in rated}
-    for name in against:
-        del against[name][name]
+    for name, met in against.items():
+        del met[name]
     if as_json:
         return print_json([{**asdict(one), "against": against[one.name]} for one in rated])
     rows = []
     for number, one in enumerate(rated, 1):
-        met = (against[one.name].get(other.name) for other in rated)
-        records = ("/".join(str(record[key]) for key in ("won", "drawn", "lost")) if record else "" for record in met)
+        found = (against[one.name].get(other.name) for other in rated)
+        records = ("/".join(str(record[key]) for key in ("won", "drawn", "lost")) if record else "" for record in found)
         interval = f"[{one.low:+.0f}, {one.high:+.0f}]"
         rows.append((f"{number}", one.name, f"{one.elo:+.0f}", interval, f"{one.points:g}/{one.games}", *records))
     head = ("", "player", "rating", "95 % interval", "points", *(f"against {n}" for n in range(1, len(rated) + 1)))

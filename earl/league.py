@@ -158,7 +158,7 @@ def ratings(players: Sequence[str], results: Sequence[GameResult]) -> list[Ratin
     rated = ELO * (rated - rated.mean())
     spread *= ELO
     found = [
-        Rating(name, elo, elo - around, elo + around, int(games[i].sum()), float(points[i].sum()))
-        for i, (name, elo, around) in enumerate(zip(players, rated.tolist(), spread.tolist(), strict=True))
+        Rating(name, elo, elo - around, elo + around, int(games[at[name]].sum()), float(points[at[name]].sum()))
+        for name, elo, around in zip(players, rated.tolist(), spread.tolist(), strict=True)
     ]
     return sorted(found, key=lambda one: -one.elo)

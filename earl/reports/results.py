@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from earl.formats import percent, percent_digits
-from earl.matches import BOTH_SEATS, MatchResult, by_opponent, mean_over_seats, wilson
+from earl.matches import BOTH_SEATS, OUTCOMES, MatchResult, by_opponent, mean_over_seats
 from earl.reports import figures
 from earl.reports.data import RunData
 from earl.reports.figures import Figure
@@ -98,10 +98,9 @@ def _phase(title: str, matches: Sequence[RecordedMatch], when: str = "") -> Phas
 
 
 def cell(result: MatchResult, measure: str) -> Cell:
-    value = getattr(result, measure)
+    value, low, high = result.share(measure)
     interval = ""
     if not result.exact and result.episodes:
-        low, high = wilson(value * result.episodes, result.episodes)
         interval = f"{percent_digits(low)} to {percent_digits(high)}"
     return Cell(thin(percent(value)), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
 
@@ -109,7 +108,9 @@ def cell(result: MatchResult, measure: str) -> Cell:
 def size(result: MatchResult) -> str:
     if result.exact:
         return f"exact: {count(result.episodes)} leaves"
-    return f"{count(result.episodes)} {'games' if result.opponent else 'tasks'}"
+    alike = result.distinct_games not in (0, result.episodes)
+    differ = f"{count(result.distinct_games)} distinct of " if alike else ""
+    return f"{differ}{count(result.episodes)} {'games' if result.opponent else 'tasks'}"
 
 
 def seats_of(listed: Sequence[Phase], pairing: Pairing) -> list[int]:
@@ -164,7 +165,7 @@ def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:
 
 DURING = ("start", "warm_start", "train")
 """Phases that evaluate the weights of their own step; the final one evaluates the best weights."""
-COLORS = {"win": figures.BLUE, "draw": figures.GREY, "loss": figures.ORANGE}
+COLORS = {"win": figures.BLUE, "draw": figures.GREY, "loss": figures.ORANGE, "optimal": figures.GREEN}
 EXACT = "Exact: every possible reply of the opponent was tried."
 
 
@@ -193,7 +194,9 @@ def _strength_figure(
     opponent, exact = pairing
     title = f"Against {opponent_name(*pairing)}, {seat_name(seat)}" if opponent else "On held-out tasks"
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
-    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
+    if any(match.result.optimal is not None for curve in curves for match in curve):
+        names["optimal"] = "optimal moves"
+    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in OUTCOMES}
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
     several = len(runs) > 1
@@ -201,13 +204,14 @@ def _strength_figure(
         {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0} if several else trace
         for choice, name in enumerate(order)
         for run, curve in enumerate(curves)
-        if curve
+        if any(getattr(match.result, name) is not None for match in curve)
         for trace in _run_traces(curve, name, *_drawn_as(runs, run, name, names[name]))
     ]
     axis = figures.percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
     spec = {"data": traces, "layout": figures.layout(runs, "", yaxis=axis)}
     games = max(match.result.episodes for curve in curves for match in curve)
-    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}. Shaded: 95 % intervals (Wilson)."
+    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}; alike ones count once."
+    how += " Shaded: 95 % intervals (Wilson)."
     choices = tuple(names[name] for name in order) if several else ()
     return Figure(f"strength-{number}", title, EXACT if exact else how, spec, choices)
 
@@ -221,13 +225,14 @@ def _drawn_as(runs: Runs, run: int, name: str, word: str) -> tuple[str, str]:
 
 def _run_traces(curve: Sequence[RecordedMatch], name: str, label: str, color: str) -> list[dict[str, Any]]:
     """A line of shares, with their 95 % intervals unless they are exact."""
-    points = [(match.step, float(getattr(match.result, name))) for match in curve]
+    curve = [match for match in curve if getattr(match.result, name) is not None]
+    shares = [match.result.share(name) for match in curve]
+    points = [(match.step, share) for match, (share, _, _) in zip(curve, shares, strict=True)]
     group: dict[str, Any] = {"legendgroup": f"{label} {color} {name}"}
     own = figures.line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", **group)
-    if curve[0].result.exact:
+    if name not in OUTCOMES or curve[0].result.exact:
         return [own]
-    games = [match.result.episodes for match in curve]
-    bounds = [wilson(share * count, count) for (_, share), count in zip(points, games, strict=True)]
+    bounds = [(low, high) for _, low, high in shares]
     own["error_y"] = figures.error_bars((share for _, share in points), bounds, visible=False)
     low, high = ([(step, ends[side]) for (step, _), ends in zip(points, bounds, strict=True)] for side in (0, 1))
     area = {"fill": "toself", "fillcolor": figures.faint(color, 0.15), "hoverinfo": "skip", "showlegend": False}
