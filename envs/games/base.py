@@ -140,9 +140,9 @@ class Game:
     def legal_actions(self, state: Any) -> tuple[str, ...]:
         return tuple([self.actions[move] for move in self.legal(state)])
 
-    def after(self, text: str) -> State:
+    def after(self, text: str) -> Any:
         """The position after these actions, one a character. Raises EarlError for one that is illegal there."""
-        state = State()
+        state = self.deals[0][0]
         for number, action in enumerate(text, 1):
             if action not in (legal := self.legal_actions(state)):
                 one_of = f"use one of {' '.join(legal)}" if legal else "the game is over before it"
