@@ -44,6 +44,27 @@ LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--
         (["tictactoe", "--set", "learner.learningrate=1"], ["did you mean 'learner.learning_rate'?"]),
         (["tictactoe", "--set", "lerner.learning_rate=1"], ["unknown key 'lerner'; did you mean 'learner'?"]),
         (["tictactoe", "--set", "steps=5"], ["--set 'steps=5' is not of the form section.key=value"]),
+        (
+            [
+                "tictactoe",
+                "--set",
+                "algorithm.kl_in=reward",
+                "--set",
+                "algorithm.kl=0.1",
+                "--set",
+                "algorithm.name=rae",
+            ],
+            ["algorithm.kl_in = 'reward' with rae's running baselines", "leave algorithm.kl_in out"],
+        ),
+        (
+            [
+                *("tictactoe", "--set", "algorithm.kl_in=reward", "--set", "algorithm.kl=0.1"),
+                *("--set", "context.learn_truncated=false"),
+            ],
+            ["algorithm.kl_in = 'reward' with episodes that a limit cut off", "set context.learn_truncated to true"],
+        ),
+        (["tictactoe", "--set", "algorithm.kl_in=reward"], ["algorithm.kl_in = 'reward' places a divergence"]),
+        (["tictactoe", "--set", "rollout.top_p=0"], ["rollout.top_p", "greater than 0"]),
         (["tictactoe", "--set", "rollout.group_size=16"], ["episodes = 8 must be a multiple of group_size = 16"]),
         (["tictactoe", "--set", "learner.minibatches=9"], ["learner.minibatches = 9", "rollout.episodes = 8"]),
         (["tictactoe", "--set", "context.limit=9"], ["context.limit is 9 tokens", "16", "at least 18"]),

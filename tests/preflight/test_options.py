@@ -58,6 +58,7 @@ READERS = {
     "algorithm.correction": ("token", OF_VLLM),
     "algorithm.correction_cap": (3.0, set()),
     "algorithm.kl_estimator": ("k2", set()),  # with a weight: everywhere, see below
+    "algorithm.kl_in": ("reward", set()),
     "env.delay_seconds": (0.1, ALL),
 }
 # What every learner reads.
@@ -103,7 +104,7 @@ def test_a_setting_is_read_or_refused(key: str, name: str) -> None:
 @pytest.mark.parametrize("name", SITES)
 def test_settings_that_another_setting_brings_into_use(name: str) -> None:
     check_options(recipe(learner={"lora_rank": 4, "lora_alpha": 4.0}), SITES[name])
-    check_options(recipe(algorithm={"kl": 0.1, "kl_estimator": "k2"}), SITES[name])
+    check_options(recipe(algorithm={"kl": 0.1, "kl_estimator": "k2", "kl_in": "reward"}), SITES[name])
     if name in OF_VLLM:
         check_options(recipe(algorithm={"correction": "sequence", "correction_cap": 3.0}), SITES[name])
     if name in ON_RAY:
