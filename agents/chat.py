@@ -6,11 +6,13 @@ template leaves out what earlier replies thought, the conversation is rendered a
 """
 
 import json
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from itertools import chain
 from typing import Any, Protocol
 
 from earl.agents.parser import THINK_CLOSE, THINK_OPEN
@@ -62,6 +64,15 @@ def stop_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset({tokenizer.eos_token_id, *getattr(tokenizer, "stop_ids", ())})
 
 
+def _special_words(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """The texts of all special tokens."""
+    values = [[own] if isinstance(own, str) else own for own in tokenizer.special_tokens_map.values()]
+    named = chain(*(own for own in values if isinstance(own, list)))
+    added = [token.content for token in getattr(tokenizer, "added_tokens_decoder", {}).values() if token.special]
+    found = sorted({*map(str, named), *added} - {""}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, found))) if found else None
+
+
 class Chat:
     """A tokenizer with its chat template, seen as a maker of pieces. Pieces are cached: boards come back often.
 
@@ -89,7 +100,7 @@ class Chat:
         if not isinstance(source, str):
             raise EarlError(self._unusable(f"it is {source!r:.99}, not a text"))
         self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})}, tools)
-        self._tools = tools
+        self._tools, self._special = tools, _special_words(tokenizer)
         self._frame = lru_cache(maxsize=1 << 6)(self._around)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
@@ -120,6 +131,7 @@ class Chat:
             replies: as sampled, and whether each ended with the template's own end-of-turn token.
         """
         before, prefix = self._before(instructions)
+        told = [{**message, "content": self._plain(message["content"])} for message in told]
         first, *more = [{**message, "role": self._speaker(message["role"])} for message in told]
         said = [*before, {**first, "content": prefix + first["content"]}]
         for following in more:
@@ -156,10 +168,17 @@ class Chat:
     def _answered(self, role: str, reply: str) -> str:
         return self._text([_ASKED, {"role": "assistant", "content": reply}], self._speaker(role), "?")
 
+    def _plain(self, content: str) -> str:
+        """What an environment or a tool says, in which no text becomes a special token: "<|im_end|>" is "< |im_end|>".
+        Else a program whose output is a tool's result could end the message, and speak as somebody else."""
+        if self._special is None:
+            return content
+        return self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", content)
+
     def _opening(self, instructions: str, content: str) -> Piece:
         """The tokens of a conversation that begins with `content`, after system prompt, instructions and examples."""
         before, prefix = self._before(instructions)
-        return self._tokenise(*self._render(before, "user", content, prefix), Author.ENVIRONMENT)
+        return self._tokenise(*self._render(before, "user", self._plain(content), prefix), Author.ENVIRONMENT)
 
     def _before(self, instructions: str) -> tuple[list[Message], str]:
         """The messages before the first of the environment, and what that one has to say before its own content in a
@@ -198,7 +217,7 @@ class Chat:
             content: the answer.
             closed: whether the reply ended with the template's own end-of-turn token; if not, it is added.
         """
-        text, begin, end = self._after_reply(self._speaker(role), content)
+        text, begin, end = self._after_reply(self._speaker(role), self._plain(content))
         skipped = self._ending(text)[1] if closed else 0
         return self._tokenise(text[skipped:], begin - skipped, end - skipped, _author(role))
 

@@ -9,11 +9,11 @@ import earl
 from earl.config import EnvConfig
 from earl.envs import registry
 from earl.errors import EarlError
-from earl.evaluation import Match, evaluate
+from earl.evaluation import FINAL_GAMES, Match, evaluate
 from earl.rollout.drivers import play
 from earl.rollout.env_process import EnvProcess, Isolation, isolation, make
 from earl.rollout.episode import Rules
-from earl.rollout.tasks import EVALUATION, EpisodeFactory
+from earl.rollout.tasks import EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import StopReason, Task
 from tests.rollout.shapes import DOES, RETURNS
@@ -114,7 +114,7 @@ JUDGED += [("reset", "raises"), ("reset", "sleeps"), ("close", "raises")]
 def test_an_evaluation_goes_on_and_counts_the_fault(chat, script, isolated, where, shape):
     if shape == "fills memory":
         isolated = replace(isolated, seconds=60.0)
-    drawn = ((seed, [derive(EVALUATION, seed, "", 0, number) % 4 for number in range(3)]) for seed in range(99))
+    drawn = ((seed, [derive(FINAL_GAMES, seed, "", 0, number) % 4 for number in range(3)]) for seed in range(99))
     seed = next(seed for seed, own in drawn if own.count(3) == 1)  # one of three episodes is guilty
     world = EpisodeFactory(NAME, {"where": where, "shape": shape}, chat, Rules(), isolation=isolated)
     result = evaluate(world, script(*[["a", "b", "c"]] * 3), Match("", 0, episodes=3), seed)
