@@ -68,7 +68,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
     [
         (GAME, "env.opponents={}", "env.opponents is empty, but tictactoe needs an opponent"),
         (GAME, "evaluate.opponents=[]", "evaluate.opponents is empty"),
-        (GAME, 'evaluate.held_out=["perfect@0.25"]', "which env.opponents has too; leave it out of one of them"),
+        (GAME, 'evaluate.held_out=["perfect"]', "which env.opponents has too; leave it out of one of them"),
         (GAME, 'evaluate.held_out=["any"]', "evaluate.held_out: unknown opponent 'any'"),
         (GAME, 'evaluate.opponents=["random", "random"]', "names 'random' twice; name each opponent once"),
         (GAME, 'evaluate.opponents=["any"]', "'any' stands for every legal reply; it needs --exact"),

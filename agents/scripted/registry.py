@@ -83,7 +83,8 @@ def player(name: str, env: str) -> Any:
     if _without_board(env):
         return _acting("opponent", name, env)
     base, effort, epsilon = _parse(name)
-    if base not in BOARD_PLAYERS or (base not in names(env) and not _searched(env)):
+    known = base == "random" or (base in BOARD_PLAYERS and (base in names(env) or _searched(env)))
+    if not known:  # `random` is asked of no environment: one may name it while it is made
         raise unknown("opponent", base, names(env))
     if base in SEARCHES:
         return SEARCHES[base].make(_effort(name, effort, SEARCHES[base]), epsilon)

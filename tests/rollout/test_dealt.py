@@ -50,7 +50,7 @@ def test_self_play_deals_a_group_alike_and_each_seat_sees_its_own_card(group, en
     dealt = set()
     for seed in range(10):
         games = group(env, 0, "self", seed)
-        boards = [game._board for game in games]
+        boards = [game.board for game in games]
         assert len({board.state.cards for board in boards}) == 1
         dealt.add(boards[0].state.cards)
         for board in boards:

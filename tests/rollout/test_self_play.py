@@ -155,6 +155,6 @@ def test_a_late_seat_begins_after_its_random_moves(world, seat):
 def test_the_number_of_random_moves_is_the_same_in_a_group_and_the_moves_are_not(world):
     made = replace(world(), random_replies=4)
     games = group_episodes(made, {0: Task("tictactoe", 8, 0, "self")}, 8, seed=9)
-    lates = [game._late for game in games]
+    lates = [game._late.__self__ for game in games]
     assert len({late.left for late in lates}) == 1
     assert len({late.rng.random() for late in lates}) == 8
