@@ -194,9 +194,9 @@ def _strength_figure(
     opponent, exact = pairing
     title = f"Against {opponent_name(*pairing)}, {seat_name(seat)}" if opponent else "On held-out tasks"
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
+    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
     if any(match.result.optimal is not None for curve in curves for match in curve):
         names["optimal"] = "optimal moves"
-    last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in OUTCOMES}
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
     several = len(runs) > 1
