@@ -146,6 +146,7 @@ def unlike(place: str, watched: str, arguments: list[str]) -> str:
     for name in {*of, *os.environ}:
         # No LD_…: vLLM adds to them, and so all that a process of tests started would be cold.
         fixed = name.startswith(("LC_", "LANG", "OMP_", "HF_", "PYTHON")) and name != "PYTHONPATH"
+        fixed |= SPAWNED in arguments and name.startswith("MALLOC_")  # its memory is measured
         if fixed and of.get(name) != os.environ.get(name):
             return name
     folders = [Path.cwd(), *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
