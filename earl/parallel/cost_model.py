@@ -295,10 +295,17 @@ class CostModel:
     @property
     def passes(self) -> int:
         """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
-        from earl.algorithms.registry import algorithm  # loads torch, which the tables of a plan do without
-
         own = self.config.algorithm
-        return (own.kl > 0) + algorithm(own.name, **own.options).needs_values + (own.correction != "none")
+        return (own.kl > 0) + self._needs_values + (own.correction != "none")
+
+    @property
+    def _needs_values(self) -> bool:
+        own = self.config.algorithm
+        if ":" not in own.name:
+            return own.name == "ppo"
+        from earl.algorithms.registry import algorithm  # loads torch, which a plan of earl's own ones does without
+
+        return algorithm(own.name, **own.options).needs_values
 
     def learner_seconds(self, choice: Choice, load: Load) -> float:
         times = self.config.learner.epochs if choice.stage == "update" else self.passes

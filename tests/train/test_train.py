@@ -72,16 +72,16 @@ def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, mo
     # Losses by step: 2 is the best, though it is neither the last nor among the last checkpoints.
     losses, asked = {0: 0.9, 1: 0.5, 2: 0.1, 3: 0.3, 4: 0.1, 5: 0.2, 6: 0.4}, []
 
-    def measured(placement, episodes):
+    def measured(placement, final):
         version = placement.players.fragment.sampler.version
-        asked.append((version, episodes))
+        asked.append((version, final))
         return [MatchResult("tictactoe", "random", 0, False, 9, 0.0, 1 - losses[version], losses[version], 0.0, 0.0)]
 
     monkeypatch.setattr("earl.trainer.evaluate_matches", measured)
     config = tiny(evaluate={"every": 1}, run={"checkpoint_every": 1})
     folder = new_run(config)
     assert carry_on(folder, config).best_step == 2
-    assert asked == [(step, 5) for step in range(7)] + [(2, 7)]
+    assert asked == [(step, False) for step in range(7)] + [(2, True)]
     assert checkpoint.all_steps(folder.checkpoints) == [2, 5, 6]
 
 
