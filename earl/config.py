@@ -526,7 +526,7 @@ class RolloutConfig(Section):
     """Divides the logits when episodes are sampled, and alike when they are learned from."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample from as few of the most likely tokens as have this probability together, and learn with the policy that
-    does so: log-probs, entropy and KL are those of the truncated distribution."""
+    does so: log-probs, and what follows from them, are those of the truncated distribution."""
     top_k: int = Field(0, ge=0)
     """The same for the so many most likely tokens; 0: all. Where both are set, top_p is of what top_k left."""
 
