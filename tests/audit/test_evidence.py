@@ -273,7 +273,8 @@ def test_advantages_that_cannot_be_checked(monkeypatch):
         run = SimpleNamespace(config=config, checkpoints={22: SimpleNamespace(path="weights")} if kept else {23: None})
         return SimpleNamespace(run=run, step=23, experiences=(1,), replays=replays, true_groups=lambda: "groups")
 
-    with pytest.raises(Unchecked, match=r"^ppo needs the value head or the reference of the step before, which is not kept$"):
+    told = r"^ppo needs the value head or the reference of the step before, which is not kept$"
+    with pytest.raises(Unchecked, match=told):
         list(checks.check_advantages(case_of("ppo", kept=False)))
     with pytest.raises(Unchecked, match=r"^not all episodes of the step can be told$"):
         list(checks.check_advantages(case_of("grpo", kept=True, replays=(1, 2))))

@@ -50,7 +50,7 @@ def host(tmp_path_factory):
     secret.write_text(CANARY)
     os.environ["EARL_SECRET"] = CANARY
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unnamed:
-        unnamed.bind("\0earl-canary")
+        unnamed.bind(f"\0earl-canary-{os.getpid()}")
         unnamed.listen()
         yield {"SECRET": str(secret), "HOST": str(os.getpid()), "PORT": str(server.getsockname()[1])}
         server.setblocking(False)
