@@ -42,7 +42,7 @@ def test_the_page_and_its_files_name_command_lines() -> None:
 def test_command_lines_are_what_earl_takes(words: list[str]) -> None:
     command, rest = cli, words
     while isinstance(command, click.Group):
-        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
+        command, rest = command.get_command(click.Context(command, **command.context_settings), rest[0]), rest[1:]
     assert command is not None
     known = {option for parameter in command.params for option in parameter.opts}
     given = {word for word in rest if word.startswith("--")}

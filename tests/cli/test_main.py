@@ -56,7 +56,7 @@ def test_a_summary_is_the_first_line_of_the_command_s_help(name: str) -> None:
 
 def pages(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
     """The help pages of a command and of all below it."""
-    context = click.Context(command, info_name=words[-1])
+    context = click.Context(command, info_name=words[-1], **command.context_settings)
     yield command.get_help(context)
     for name in command.list_commands(context) if isinstance(command, click.Group) else ():
         below = command.get_command(context, name)
@@ -71,7 +71,7 @@ def test_every_help_page_has_examples_and_each_can_be_called() -> None:
         for line in examples:
             command, words = main.cli, shlex.split(line)
             while isinstance(command, click.Group) and (words := words[1:]) and not words[0].startswith("-"):
-                command = command.get_command(click.Context(command), words[0])
+                command = command.get_command(click.Context(command, **command.context_settings), words[0])
             command.make_context(line, words if isinstance(command, click.Group) else words[1:])
 
 
