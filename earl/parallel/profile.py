@@ -76,13 +76,21 @@ Floats = NDArray[np.float64]
 
 STAGE, CHOICE, NEAR = 0.1, 0.06, 0.06
 """Prior standard deviations of the three errors, as logarithms: 0.06 is about 6 %."""
-PRIOR_CHOICES = 0.5
-"""Number of measured choices that the prior of the last two weighs."""
+WIDER = tuple((2.0**power, 4.0**-power) for power in range(6))
+"""Factors that the last two's variances may have to be multiplied by, and how likely each is, but for a constant:
+predictions may be far more wrong than is said."""
+ERROR = (CHOICE**2 + NEAR**2) ** 0.5
+"""Standard deviation of the logarithm of a prediction of one choice over the truth, apart from what all share."""
 REACH = 2.0  # doublings of the load over which a choice's measurements fade
 SLOPE, MIDDLE = 0.02, 10.0
 """Standard deviation of an error's change per doubling of the context, and log2 of the context without it."""
 NOISE, NOISE_POINTS = 0.05, 4.0
 """Prior standard deviation of one measurement, and the number of measurements that it weighs."""
+
+
+SURE = 0.12
+"""Doubt below which a choice is known. More is where predictions are said or proved to be off by that, and nothing was
+measured near this load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,7 @@ class Correction:
     own: dict[Choice, tuple[Floats, Floats, Floats]]
     """By choice: measured places [N, 2], their weights [N], and the inverse of their covariance [N, N]."""
     wider: float  # variance of choices' errors over its prior
+    noise: float  # variance of one measurement
 
     def at(self, choices: Sequence[Choice], places: Floats) -> Floats:
         """Logarithm of the factor on predictions for C choices at P places [P, 2], as of `place_of`: [C, P]."""
@@ -103,40 +112,48 @@ class Correction:
                 result[row] += _covariance(places, known, self.wider) @ weights
         return result
 
-    def doubt(self, choice: Choice, place: Floats) -> float:
-        """Standard deviation of that logarithm at one place [2], apart from the error that all choices share."""
-        here = place[None]
-        variance = float(_covariance(here, here, self.wider)[0, 0])
+    def telling(self, choice: Choice, places: Floats) -> tuple[float, ...]:
+        """Standard deviation by which one more measurement at the first place [P, 2] would move that logarithm at each,
+        apart from the error that all choices share [P]; nothing where that is known."""
+        covariance = _covariance(places[:1], places, self.wider)[0]
         if choice in self.own:
             known, _, inverse = self.own[choice]
-            across = _covariance(here, known, self.wider)[0]
-            variance -= float(across @ inverse @ across)
-        return float(np.sqrt(max(variance, 0.0)))
+            here, there = (_covariance(own, known, self.wider) for own in (places[:1], places))
+            covariance = covariance - there @ inverse @ here[0]
+        if covariance[0] < max(self.noise, SURE**2):
+            return ()
+        moved = np.maximum(covariance, 0.0) / np.sqrt(max(float(covariance[0]), 0.0) + self.noise)
+        return tuple(moved.tolist())
 
 
-def correction(cells: Cells) -> Correction:
+def correction(cells: Cells, stated: float = 1.0) -> Correction:
+    """`stated`: how many times the usual variance choices' errors are said to have; measurements may prove more."""
     noise = _noise(cells)
     measured: dict[Choice, list[ProfileCell]] = {}
     for cell in cells:
         measured.setdefault(cell.choice, []).append(cell)
-    wider = _wider(measured)
+    wider = _wider(measured, stated)
     systems = {choice: _system(tuple(own), noise, wider) for choice, own in measured.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
     shared = sum(float((inverse @ ratios).sum()) for _, ratios, inverse in systems.values()) / precision
     own = {
         choice: (places, inverse @ (ratios - shared), inverse) for choice, (places, ratios, inverse) in systems.items()
     }
-    return Correction(shared, own, wider)
+    return Correction(shared, own, wider, noise)
 
 
-def _wider(measured: dict[Choice, list[ProfileCell]]) -> float:
-    """Variance of choices' errors over its prior, at least 1, to two digits, so that cached systems stay valid.
-    Predictions may be far more wrong than the prior says: a few measured choices outweigh it."""
-    variance = CHOICE**2 + NEAR**2
-    means = [fmean(cell.ratio for cell in cells) for cells in measured.values()]
-    center = sum(means) / (len(means) + variance / STAGE**2)
-    squares = sum(fmean((cell.ratio - center) ** 2 for cell in cells) for cells in measured.values())
-    return float(f"{max(1.0, (PRIOR_CHOICES + squares / variance) / (PRIOR_CHOICES + len(means))):.1e}")
+def _wider(measured: dict[Choice, list[ProfileCell]], stated: float) -> float:
+    """Variance of choices' errors over its prior, to two digits, so that cached systems stay valid.
+    Its mean under WIDER, given the mean ratios of the measured choices: normal, with the shared error in all."""
+    ratios = [fmean(cell.ratio for cell in cells) for cells in measured.values()]
+    count, total, squares = len(ratios), sum(ratios), sum(ratio**2 for ratio in ratios)
+    factors = stated * np.array([factor for factor, _ in WIDER])
+    own = factors * (CHOICE**2 + NEAR**2)
+    both = own + count * STAGE**2
+    quadratic = squares / own - STAGE**2 * total**2 / (own * both)
+    logs = -0.5 * (quadratic + (count - 1) * np.log(own) + np.log(both))
+    likely = np.array([chance for _, chance in WIDER]) * np.exp(logs - logs.max())
+    return float(f"{likely @ factors / likely.sum():.1e}")
 
 
 @lru_cache(maxsize=512)

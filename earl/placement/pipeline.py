@@ -271,6 +271,7 @@ class StepPipeline:
             seed=self._seed("order", "rl", step),
             correction=config.algorithm.correction,
             correction_cap=config.algorithm.correction_cap,
+            correction_excess=config.algorithm.correction_excess,
             kl_estimator=config.algorithm.kl_estimator,
         )
 

@@ -235,6 +235,13 @@ def test_the_kind_that_auto_is(tables: dict, kind: str, monkeypatch: pytest.Monk
     assert (site.kind, site.on_paper) == (kind, kind != "embedded")
 
 
+@pytest.mark.parametrize("placed", [{"kind": "colocated"}, {"gpus": "8xH100"}])
+def test_limits_of_tools_are_refused_on_ray(placed: dict) -> None:
+    with pytest.raises(EarlError, match=r"\[tools\] cannot be kept with placement.kind = 'colocated', on Ray"):
+        survey(recipe(placement=placed, tools={"at_once": {"python": 2}}), dry=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [80, 1024, 16_384])
 @pytest.mark.parametrize("kind", ["colocated", "disaggregated"])
 @pytest.mark.parametrize(("model", "gpus"), [("Qwen2.5-72B", "16x8xH100"), ("Qwen3-30B-A3B", "2x8xH200")])
@@ -258,3 +265,10 @@ def test_a_dry_run_has_the_layouts_of_the_plan(model: str, gpus: str, kind: str,
 def test_gpus_that_idle_are_explained() -> None:
     _, placed = place(recipe(rollout={"episodes": 64}), QWEN, on("16x8xH100"))
     assert placed.idle == ("96 of 128 GPUs idle in rollout: 4 prompts are for so many copies",)
+
+
+def test_a_correction_is_the_default_where_another_policy_samples() -> None:
+    ahead = recipe(placement={"kind": "disaggregated", "max_staleness": 1})
+    assert decided(ahead, QWEN, on("16x8xH100")).algorithm.correction == "token"
+    said = recipe(placement={"kind": "disaggregated", "max_staleness": 1}, algorithm={"correction": "none"})
+    assert decided(said, QWEN, on("16x8xH100")).algorithm.correction == "none"

@@ -3,7 +3,7 @@
     a choice that does not fit, soon will not, or is barred   is excluded
     the present choice is excluded                            -> the cheapest of the others, now: forced
     otherwise                                                 -> the cheapest, if it saves more than the switch costs;
-                                                                 one never in use may be tried for what it may save
+                                                                 what it tells for the rest of the run is saved, too
 
 "Cheapest" counts the time until the advantage is expected to end, later switches included (`totals`).
 """
@@ -57,6 +57,7 @@ class StageState:
     fastest: tuple[Choice, ...] = ()
     """The choices that were clearly the fastest, in order, each once; the last is so now."""
     reversals: int = 0  # how often an earlier fastest choice became it again
+    on_trial: bool = False  # whether the current choice was taken for what it tells, and that is not known yet
 
 
 AHEAD = (0, 1, 2, 4, 8, 16, 32, 64)  # steps after the present one for which candidates are compared
@@ -78,8 +79,8 @@ class Candidate:
     why_not: str
     """The obstacle at the first look-ahead at which it does not fit; empty if it always fits."""
     cost_seconds: float  # of a switch to it from any other choice
-    doubt: float = 0.0
-    """Standard deviation of the logarithm of the seconds."""
+    telling: tuple[float, ...] = ()
+    """Standard deviation by which a measurement now would move the logarithms of the seconds; empty: by nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ REASONS = {
     "first": "the first choice",
     "stays": "no other is faster by enough",
     "faster": "saves more than the switch costs",
-    "trial": "may be faster, and a trial costs less than that is worth",
+    "trial": "may be faster, and a step of it costs less than what it tells is worth; or back from such a step",
     "forced": "the present one does not fit, or soon will not",
     "held": "another would be faster, but it was left too recently",
 }
@@ -138,36 +139,40 @@ def weights(dwell_steps: float, remaining: int | None) -> Floats:
     return np.diff(counted, prepend=0.0)
 
 
-UNSURE = 0.12
-"""Least doubt at which a candidate may be tried: predictions have to have proved to be off by more than expected."""
 _normal_cdf = np.vectorize(NormalDist().cdf, otypes=[np.float64])
 
 
-def with_trials(inputs: Inputs, state: StageState) -> tuple[Floats, Floats]:
-    """Seconds of each candidate [C, P], and what a trial of it costs besides the switch [C].
+def worth(inputs: Inputs, counts: Floats) -> Floats:
+    """Seconds that a run may save by what one step of each candidate tells: its knowledge gradient. [C]
 
-    A candidate that was never in use may prove faster than the best of those that were, or else be left again. So it
-    counts as the smaller of the two (expected improvement; Jones, Schonlau and Welch, 1998), as long as a switch back
-    is free; a trial costs the first step's difference to that, and perhaps the switch back. With X ~ N(d, s^2) for the
-    logarithm of its seconds over those of the best:
-    E[min(1, e^X)] = P(X > 0) + E[e^X; X < 0] = Phi(d / s) + e^(d + s^2 / 2) Phi(-d / s - s).
+    What is learned of a candidate stays true until the run ends. Afterwards the faster of it and the best of the others
+    is taken (Frazier, Powell and Dayanik, 2008): with X ~ N(d, s^2) for the logarithm of its seconds over those of that
+    one, E[min(1, e^X)] = P(X > 0) + E[e^X; X < 0] = Phi(d / s) + e^(d + s^2 / 2) Phi(-d / s - s) of them. What is saved
+    only under later loads is not counted: it can be learned then.
     """
-    seconds, costs = np.array([one.seconds for one in inputs.candidates]), np.zeros(len(inputs.candidates))
-    known = [n for n, one in enumerate(inputs.candidates) if one.origin == "measured" and one.fits]
-    if state.backs or not known:
-        return seconds, costs
-    best = seconds[known].min(axis=0)
-    present = inputs.candidates[min(known, key=lambda n: float(seconds[n, 0]))]
+    seconds = np.array([one.seconds for one in inputs.candidates])
+    fits = np.array([[one.fits > place for place in range(len(AHEAD))] for one in inputs.candidates])
+    steps = counts if inputs.remaining is None else _until(inputs.remaining)
+    saved = np.zeros(len(seconds))
     for number, one in enumerate(inputs.candidates):
-        spread = float(np.hypot(one.doubt, present.doubt))
-        if one.origin == "predicted" and one.fits and one.doubt > UNSURE:
-            apart = np.log(seconds[number] / best)
-            worse = _normal_cdf(apart / spread)
-            better = np.exp(apart + spread**2 / 2) * _normal_cdf(-apart / spread - spread)
-            smaller = best * (worse + better)
-            costs[number] = worse[0] * present.cost_seconds + seconds[number, 0] - smaller[0]
-            seconds[number] = smaller
-    return seconds, costs
+        others = np.where(fits, seconds, np.inf)
+        others[number] = np.inf
+        best = others.min(axis=0)
+        both = fits[number] & np.isfinite(best)
+        if not both.any() or not max(one.telling, default=0.0):
+            continue
+        own, spread = seconds[number, both], np.maximum(np.array(one.telling)[both], 1e-6)
+        apart = np.log(own / best[both])
+        better = np.exp(apart + spread**2 / 2) * _normal_cdf(-apart / spread - spread)
+        share = np.minimum(1.0, np.exp(apart)) - (_normal_cdf(apart / spread) + better)
+        saved[number] = (steps[both] * best[both]) @ np.minimum(share, share[0])
+    return saved
+
+
+def _until(remaining: int) -> Floats:
+    """Steps until the end of the run that each look-ahead stands for. [P]"""
+    ends = np.minimum([*AHEAD[1:], remaining + 1], remaining + 1)
+    return np.diff(ends, prepend=0).astype(np.float64)
 
 
 def totals(candidates: Sequence[Candidate], seconds: Floats, counts: Floats, costs: Floats) -> Floats:
@@ -294,18 +299,34 @@ def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     dwell = dwell_steps(state, inputs.settings)
     counts = weights(dwell, inputs.remaining)
     margin = 1 + inputs.settings.margin
-    seconds, trials = with_trials(inputs, state)
-    costs = margin * (np.array([one.cost_seconds for one in inputs.candidates]) + trials)
-    total = np.where(allowed, totals(inputs.candidates, seconds, counts, costs), np.inf)
+    seconds = np.array([one.seconds for one in inputs.candidates])
+    costs = margin * np.array([one.cost_seconds for one in inputs.candidates])
+    known = np.where(allowed, totals(inputs.candidates, seconds, counts, costs), np.inf)
     present = next((n for n, one in enumerate(inputs.candidates) if one.choice == state.current), None)
+    measured = present is not None and inputs.candidates[present].origin == "measured"
+    total = known - worth(inputs, counts) if measured else known  # one after the other
     if present is None or not allowed[present]:
         best = int(np.argmin(total + costs))
         reason = "first" if state.current is None else "forced"
         return _taken(state, inputs, best, reason, _compelled(state, inputs))
+    wanted = _cheapest(total, costs, present)
+    if wanted != present and measured and (state.on_trial or inputs.candidates[wanted].telling):
+        return _tried(state, inputs, total, costs, present, wanted)
     risked = costs + risks(state, inputs, dwell)
     with_risks = np.where(allowed, totals(inputs.candidates, seconds, counts, risked), np.inf)
-    safe = _cheapest(with_risks, risked, present)
-    return _weighed(state, inputs, total, costs, present, safe)
+    return _weighed(state, inputs, known, costs, present, _cheapest(with_risks, risked, present))
+
+
+def _tried(
+    state: StageState, inputs: Inputs, total: Floats, costs: Floats, present: int, wanted: int
+) -> tuple[StageState, Decision]:
+    """A switch to a choice of which too little is known, or away from such a one. Hysteresis guards against loads that
+    turn, not against errors of predictions, so neither counts as a switch back nor has to wait."""
+    one = inputs.candidates[wanted]
+    tells = "what a step of it tells is weighed, too" if one.telling else "what was tried is no better"
+    saves = f"{one.choice} ({one.origin}) is expected to save {total[present] - total[wanted]:.3g} s in all"
+    why = f"{saves}; the switch is weighed with {costs[wanted]:.3g} s; {tells}"
+    return _taken(state, inputs, wanted, "trial", why)
 
 
 def _weighed(
@@ -374,11 +395,14 @@ def _cornered(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
 
 
 def _taken(state: StageState, inputs: Inputs, number: int, reason: str, why: str) -> tuple[StageState, Decision]:
-    choice = inputs.candidates[number].choice
+    one = inputs.candidates[number]
+    choice, tried = one.choice, bool(one.telling)
     decision = Decision(inputs.step, inputs.stage, choice, state.current, reason, why, inputs, state)
     if choice == state.current:
-        return state, decision
+        return replace(state, on_trial=state.on_trial and (tried or one.origin == "predicted")), decision
+    if reason == "trial":
+        return replace(state, current=choice, on_trial=tried), decision
     backs = (*state.backs, inputs.step) if choice in recent(state, inputs) else state.backs
-    gone = left(state, inputs, number, reason in ("faster", "trial"))
+    gone = left(state, inputs, number, reason == "faster")
     since = None if state.current is None else inputs.step
-    return replace(state, current=choice, since=since, left=gone, backs=backs), decision
+    return replace(state, current=choice, since=since, left=gone, backs=backs, on_trial=False), decision

@@ -20,7 +20,7 @@ from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.parallel.layout import STAGES, Choice, Stage, bucket_of
 from earl.parallel.memory import Load, Origin
-from earl.parallel.profile import Cells, Correction, correction, measured, place_of
+from earl.parallel.profile import ERROR, Cells, Correction, correction, measured, place_of
 from earl.parallel.selector.decide import AHEAD, Candidate, Decision, Floats, Inputs, Settings, StageState, decide
 
 
@@ -106,12 +106,16 @@ class Selector:
         switch_seconds: Mapping[Stage, float],
         settings: Settings | None = None,
         steps: int | None = None,
+        error: float = ERROR,
     ) -> None:
         """`candidates` are the choices of each stage; `steps` is the last step of the run, if known.
-        `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement."""
+        `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement. `error` is the standard
+        deviation of log(measured / predicted) of one choice, apart from what all have in common, that predictions are
+        said to have, if that is more than usual; measurements may prove it larger."""
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
         self._soon = guarded(self._settings)
+        self._stated = max(1.0, error / ERROR) ** 2
         self._corrections: dict[Stage, Correction] = {}
         self._memory = Memory()
 
@@ -154,9 +158,11 @@ class Selector:
         prepared = [_never_shrinking(own) for own in (loads, *futures)]
         met = self._met(step)
         candidates = [
-            self._candidate(choice, own, correction.doubt(choice, places[0]), prepared, met)
+            self._candidate(choice, own, correction.telling(choice, places), prepared, met)
             for choice, own in zip(choices, seconds.tolist(), strict=True)
         ]
+        current = self._memory.stages[stage].current
+        candidates = [one for one in candidates if one.choice == current or not _needless(one, candidates, self._soon)]
         return Inputs(
             step,
             stage,
@@ -209,7 +215,12 @@ class Selector:
         return [one.load for one in self._memory.barred if one.step == step]
 
     def _candidate(
-        self, choice: Choice, seconds: list[float], doubt: float, loads: Sequence[Sequence[Load]], met: Load
+        self,
+        choice: Choice,
+        seconds: list[float],
+        telling: tuple[float, ...],
+        loads: Sequence[Sequence[Load]],
+        met: Load,
     ) -> Candidate:
         fits, why_not = self._fits(choice, loads[0])
         futures = [fits] * (len(loads) - 1)
@@ -222,7 +233,7 @@ class Selector:
         tried = any(cell.choice == choice for cell in self._memory.cells[choice.stage])
         origin: Origin = "measured" if tried else "predicted"
         seen = fits > 0 or not self.obstacle(choice, met)
-        return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost, doubt)
+        return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost, telling)
 
     def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
         """Number of look-aheads, at least `low`, at which it fits, and the obstacle at the next: found by bisection."""
@@ -243,8 +254,23 @@ class Selector:
 
     def _correction(self, stage: Stage) -> Correction:
         if stage not in self._corrections:
-            self._corrections[stage] = correction(self._memory.cells[stage])
+            self._corrections[stage] = correction(self._memory.cells[stage], self._stated)
         return self._corrections[stage]
+
+
+def _needless(one: Candidate, candidates: Sequence[Candidate], soon: int) -> bool:
+    """Whether it does the work of another one that fits now, and recomputes or offloads besides: that only adds to it,
+    whatever is predicted. What was in use is judged by its measurements."""
+    if one.origin == "measured" or not (one.choice.recompute or one.choice.offload):
+        return False
+    return any(
+        other.choice != one.choice
+        and other.fits >= min(one.fits, soon)
+        and other.choice == replace(one.choice, recompute=other.choice.recompute, offload=other.choice.offload)
+        and other.choice.recompute <= one.choice.recompute
+        and other.choice.offload <= one.choice.offload
+        for other in candidates
+    )
 
 
 def _never_shrinking(loads: Sequence[Load]) -> list[Load]:

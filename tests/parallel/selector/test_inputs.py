@@ -166,3 +166,21 @@ def test_a_decision_is_a_line_of_json_and_back():
         replayed([("x", json.dumps(broken))])
     [again] = replayed([("something else", text)])
     assert (again.step, again.stage, again.recorded, again.same) == (1, "update", "something else", False)
+
+
+def test_recomputation_is_offered_where_it_is_needed_or_was_in_use():
+    again = Choice("update", SMALL.layout, recompute=True)
+
+    class Memory(Costs):
+        def obstacle(self, choice, load):
+            return "" if choice == again else super().obstacle(choice, load)
+
+    def offered(room, used=False):
+        selector = Selector({"update": [SMALL, again]}, Memory(room), {"update": 3.0})
+        selector.record_load(0, SEEN)
+        if used:
+            selector.measured(again, SEEN, 1.0)
+        return [one.choice for one in selector.inputs("update", 1).candidates]
+
+    assert offered(10_000) == [SMALL]
+    assert offered(100) == offered(10_000, used=True) == [SMALL, again]

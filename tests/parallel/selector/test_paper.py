@@ -115,6 +115,7 @@ def grown(selector: Selector, sequences: int) -> list[Choice]:
     return choices
 
 
+@pytest.mark.slow
 def test_a_run_whose_contexts_grow_switches_where_the_map_does() -> None:
     for responses, most in ((8, 0), (32, 1), (64, 1), (128, 1)):
         choices = grown(per_copy(), responses)
