@@ -54,3 +54,17 @@ class ScriptedPlayer:
             raise EarlError(f"a board player cannot act in {type(env).__name__}; use it with a board game")
         self.check(env.game)
         return env.game.actions[self.move(env.game, env.state, rng)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedAgent:
+    """An `Agent` that does what a method of the environment says, or with probability `epsilon` any legal action."""
+
+    method: str
+    epsilon: float = 0.0
+
+    def act(self, env: TextEnv, rng: Random) -> str:
+        name = "random_action" if self.epsilon and rng.random() < self.epsilon else self.method
+        if not hasattr(env, name):
+            raise EarlError(f"{type(env).__name__} has no {name}, so this teacher cannot act in it")
+        return str(getattr(env, name)(rng))

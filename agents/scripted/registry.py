@@ -11,8 +11,8 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, cast
 
-from earl.agents.scripted import arithmetic, equilibrium, mcts, perfect
-from earl.agents.scripted.base import Agent, ScriptedPlayer, Strategy
+from earl.agents.scripted import equilibrium, mcts, perfect
+from earl.agents.scripted.base import Agent, ScriptedAgent, ScriptedPlayer, Strategy
 from earl.envs import registry as environments
 from earl.envs.games import nim
 from earl.envs.games.env import BoardGameEnv
@@ -60,8 +60,8 @@ FORMER = {"minimax": "alphabeta"}
 
 BOARD_PLAYERS = (*STRATEGIES, *SEARCHES, *EXACT)
 
-TEACHERS = {"arithmetic": arithmetic.POLICIES}
-"""Of tasks, by environment; another has `random` where it has a `random_action`, `solver` where it has a `solve`."""
+TEACHERS = {"random": "random_action", "solver": "solve", "thinker": "think"}
+"""Of tasks: the method of an environment, where it has it, which says what they do."""
 MODEL = "model:"
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<effort>[^:@]*))?(@(?P<epsilon>[^:@]*))?")
 
@@ -126,7 +126,7 @@ def _own(kind: str, name: str, method: str) -> Any:
     return made
 
 
-def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
+def _acting(kind: str, name: str, env: str) -> ScriptedAgent:
     base, effort, epsilon = _parse(name)
     if not names(env):
         raise EarlError(f"{env} has no {kind} {name!r}: give it a method random_action(rng), or name a module:Class")
@@ -134,7 +134,7 @@ def _acting(kind: str, name: str, env: str) -> arithmetic.ScriptedAgent:
         raise unknown(kind, base, names(env))
     if effort is not None:
         raise EarlError(f"{kind} {name!r}: no player takes a depth in {env}; write {base!r}")
-    return arithmetic.ScriptedAgent(_teachers(env)[base], epsilon)
+    return ScriptedAgent(TEACHERS[base], epsilon)
 
 
 def _without_board(env: str) -> bool:
@@ -150,13 +150,10 @@ def names(env: str) -> tuple[str, ...]:
     return tuple(sorted([*searched, *(name for name, games in EXACT.items() if env in games)]))
 
 
-def _teachers(env: str) -> dict[str, arithmetic.Policy]:
-    formats: dict[str, arithmetic.Policy] = (
-        {"random": arithmetic.anything} if environments.offers(env, "random_action") else {}
-    )
-    if environments.offers(env, "solve") and not _without_board(env):
-        formats["solver"] = arithmetic.own
-    return TEACHERS.get(env, formats)
+def _teachers(env: str) -> list[str]:
+    """Another library's environment offers random actions alone."""
+    known = ["random"] if _without_board(env) else TEACHERS
+    return [name for name in known if environments.offers(env, TEACHERS[name])]
 
 
 def _parse(name: str) -> tuple[str, str | None, float]:

@@ -1,6 +1,7 @@
 """The embedded placement: rollout, experience preparation and update in the same few processes, without Ray."""
 
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -11,6 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from earl.actions.pool import open_pool
+from earl.agents.parser import parser
+from earl.agents.scripted import equilibrium
 from earl.algorithms.registry import algorithm
 from earl.batch import Rows
 from earl.config import Config
@@ -20,6 +24,9 @@ from earl.engine.model import Policy, load, make, shape_of
 from earl.engine.ranks import Replicas
 from earl.engine.sampler import Truncation
 from earl.engine.samplers import make_sampler
+from earl.envs import registry
+from earl.envs.games.env import BoardGameEnv
+from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment, with_opponents, world_of
@@ -33,6 +40,21 @@ from earl.trajectory import Group, PlayedGroups, Task
 
 OrderedRows = tuple[Rows, NDArray[np.int64]]
 """Rows, and the index of each row's episode [N] over all processes."""
+
+
+def groups_to_bytes(groups: Sequence[Group]) -> bytes:
+    """As they are stored, after the counts of their calls of tools, which are not."""
+    tools = json.dumps([[dict(one.tools) for one in group.trajectories] for group in groups]).encode()
+    return len(tools).to_bytes(4, "little") + tools + to_bytes(groups)
+
+
+def groups_from_bytes(data: bytes) -> list[Group]:
+    begin = 4 + int.from_bytes(data[:4], "little")
+    counts, groups = json.loads(data[4:begin]), from_bytes(data[begin:])
+    return [
+        Group(tuple(replace(one, tools=own) for one, own in zip(group.trajectories, tools, strict=True)))
+        for group, tools in zip(groups, counts, strict=True)
+    ]
 
 
 def rows_to_bytes(share: OrderedRows) -> bytes:
@@ -67,7 +89,7 @@ class PeerPlayers(Players):
     def play(self, draw: Draw) -> list[Group]:
         groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
         self.costs = self.fragment.costs
-        parts = self._peers.share(groups, to_bytes, from_bytes)
+        parts = self._peers.share(groups, groups_to_bytes, groups_from_bytes)
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
 
     def rows(self, groups: PlayedGroups) -> Rows:
@@ -102,18 +124,52 @@ SMALL_PARAMETERS = 10_000_000
 class EvalPolicy:
     world: EpisodeFactory
     sampler: Completes
+    policy: Policy | None = None  # where it is in this process
+    temperature: float = 1.0  # of its rollout
+
+    def hidden_game(self) -> BoardGameEnv | None:
+        """The game, where its seats do not see the same."""
+        env = registry.make(self.world.env, **self.world.options)
+        return env if isinstance(env, BoardGameEnv) and env.game.sees else None
+
+    def exploitability(self, env: BoardGameEnv) -> float:
+        """Of the policy as it is sampled in rollout, illegal replies aside. Raises EarlError where its moves do not
+        follow from what a seat is told."""
+        rules, chat, policy = self.world.rules, self.world.chat, self.policy
+        if rules.history != "board_only" or rules.thinking or policy is None:
+            raise EarlError(
+                f"exploitability in {env.game.name} is that of a run or a model that answers without thinking to what "
+                f"it is told last; agent.history = {rules.history!r}, agent.thinking = {str(rules.thinking).lower()}: "
+                "train with 'board_only' and false"
+            )
+        told = env.instructions if rules.instructions else ""
+
+        @torch.no_grad()
+        def chances(seen: str, legal: tuple[str, ...]) -> Sequence[float]:
+            prompt, likely = chat.opening(told, seen).tokens, []
+            for action in legal:
+                reply = chat.written(parser(rules.parser).phrased(action, thinking=False))
+                tokens = torch.tensor([[*prompt, *reply]])
+                logits = policy.model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1]
+                logprobs = torch.log_softmax(logits.double() / self.temperature, dim=-1)
+                likely.append(float(logprobs.gather(1, tokens[0, len(prompt) :, None]).sum().exp()))
+            return [one / sum(likely) for one in likely]
+
+        return equilibrium.exploitability(env.game, chances)
 
 
 def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolicy:
     """A greedy sampler of a policy. limit: the context limit that its training reached."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
-    return EvalPolicy(world_of(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy))))
+    world, sampler = world_of(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy)))
+    return EvalPolicy(world, sampler, policy, config.rollout.temperature)
 
 
 def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
     torch.set_num_threads(1)  # processes share the cores; more threads would slow all down
     policy = policy or make(config.model, config.run.seed)
+    open_pool(config.tools, peers.rank, peers.size)
     values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
     rollout = config.rollout

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl import evaluation
+from earl.actions.pool import Recorded, action_metrics, pool
 from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import agent
@@ -30,7 +31,7 @@ from earl.engine.local import LocalSampler
 from earl.engine.model import load
 from earl.engine.sampler import Sampler, Truncation
 from earl.engine.samplers import Batcher
-from earl.envs.registry import schemas
+from earl.envs.registry import check_edition, schemas
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
@@ -164,10 +165,13 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
     plain = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples)
     worlds = {}
     for env in config.env.each.values():
+        check_edition(env.name, config.env.edition)
         tools = schemas(env.name)
         chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples, tools) if tools else plain
         told = (chat, rules, env.delay_seconds, isolation(env))
-        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, sandbox=config.sandbox.model_dump())
+        sandbox = config.sandbox.model_dump()
+        replies = env.random_replies
+        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, sandbox=sandbox, random_replies=replies)
     return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: loaded(name)[0])
 
 
@@ -248,15 +252,18 @@ class RolloutFragment:
         self._shown = shown(config, self.world)
         self.sampler = sampler
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
+        self.actions: Sequence[Recorded] = ()  # their calls of tools
 
     def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
         self.sampler.most_waves()  # forgets those of before
         episodes = group_episodes(grown(self.world, self.config, step), tasks, size, seed)
+        pool().take()  # of evaluations
         play(episodes, with_opponents(self.sampler))
-        waves = self.sampler.most_waves()
+        waves, self.actions = self.sampler.most_waves(), pool().take()
         self.costs = {} if waves is None else {"sampler/waves": float(waves)}
+        self.costs = {**self.costs, **action_metrics(self.actions, len(pool().cores))}
         return [group_of(episodes[start : start + size]) for start in range(0, len(episodes), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
@@ -292,9 +299,4 @@ def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
 def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
     """The world with what holds at a step of training."""
     share, envs = config.course(step), config.env.each
-
-    def change(own: EpisodeFactory) -> EpisodeFactory:
-        env = envs[own.env]
-        return replace(own, options=env.options_at(share), random_replies=env.random_replies)
-
-    return world.changed(change)
+    return world.changed(lambda own: replace(own, options=envs[own.env].options_at(share)))

@@ -23,6 +23,10 @@ class ExecResult:
     seconds: float
 
     @property
+    def ok(self) -> bool:
+        return self.how == "exit" and self.code == 0
+
+    @property
     def text(self) -> str:
         """Output as text, and how the command ended unless by exit 0."""
         said = (self.stdout + self.stderr).decode("utf-8", "backslashreplace").rstrip("\n")
@@ -40,9 +44,13 @@ ENDS = {
 }
 
 
+SESSION = ("python", "-i")
+"""The command whose interpreter stays, with its variables, for the next one; it runs the program that it is given."""
+
+
 class Sandbox(Protocol):
-    """Files stay from command to command until `terminate`; processes do not. A command never raises for what its
-    program does."""
+    """Files stay from command to command until `terminate`; processes do not, but for the interpreter of `SESSION`. A
+    command never raises for what its program does."""
 
     def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
         """Run a command in the scratch folder, with `given` as standard input. ["python", "-c", CODE] is fastest."""

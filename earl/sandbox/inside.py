@@ -42,6 +42,8 @@ NAMESPACES = {
     "user": 0x10000000, "pid": 0x20000000, "mount": 0x00020000, "net": 0x40000000,
     "ipc": 0x08000000, "uts": 0x04000000, "cgroup": 0x02000000,
 }  # fmt: skip
+SESSION = ["python", "-i"]
+"""The command whose interpreter stays, with its variables, for the next one."""
 POLL_SECONDS = 0.02
 FLOOD = 128
 """Times the kept output, after which a command is ended."""
@@ -199,17 +201,19 @@ def first_process(channel: int, tell: int, limits: Limits) -> None:
     if missing:
         raise OSError(0, f"missing: {', '.join(missing)}")
     proc = mounts(limits)
-    tell, channel, proc = (os.dup2(old, new) for old, new in ((tell, 60), (channel, 61), (proc, 62)))
+    above = max(tell, channel, proc) + 1  # the server has a descriptor for each sandbox, so they may have any numbers
+    tell, channel, proc = (os.dup2(old, above + number) for number, old in enumerate((tell, channel, proc)))
     os.dup2(channel, CHANNEL), os.dup2(proc, PROC)
     os.dup2(os.open("/dev/null", os.O_RDWR), 0)
     os.write(tell, b"ok " + " ".join(layers).encode())
     call(436, "close_range", 5, 0xFFFFFFFF, 0)
+    session = Session()
     while (command := receive()) is not None:
-        send(Command(limits, layers, *command).run())
+        send(Command(limits, layers, session, *command).run())
     os._exit(0)
 
 
-def receive() -> "tuple[list[str], bytes, float] | None":
+def receive() -> "tuple[list[str], bytes, float, tuple[int, ...]] | None":
     """The next message of the other side; None: it is gone."""
     size = read_all(4)
     return marshal.loads(read_all(struct.unpack("<I", size)[0])) if size else None
@@ -227,17 +231,61 @@ def send(message: bytes) -> None:
         message = message[os.write(CHANNEL, message) :]
 
 
-class Command:
-    """One command, from its start until nothing of it is left."""
+class Session:
+    """The interpreter that stays between commands; it is stopped while none of its own runs."""
 
-    def __init__(self, limits: Limits, layers: list[str], words: list[str], given: bytes, seconds: float) -> None:
+    process = 0  # 0: none
+    control = out = err = -1
+    alive = False
+    former = False
+    """Whether one has ended that the agent may count on."""
+
+    def close(self) -> None:
+        for descriptor in (self.control, self.out, self.err) if self.process else ():
+            os.close(descriptor)
+        self.former, self.process, self.alive = self.former or bool(self.process), 0, False
+
+    def resume(self, code: bytes, cores: tuple[int, ...]) -> bool:
+        """Whether it goes on, with this program, on these cores."""
+        if not self.alive or state(self.process) in "ZX":
+            return False
+        if cores:
+            os.sched_setaffinity(self.process, cores)
+        os.kill(self.process, _signal.SIGCONT)
+        return give(self.control, code)
+
+
+def give(control: int, code: bytes) -> bool:
+    message = struct.pack("<I", len(code)) + code
+    try:
+        return os.write(control, message) == len(message)
+    except OSError:  # full, or closed by what runs in it
+        return False
+
+
+class Command:
+    """One command, from its start until nothing of it is left but the session."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        layers: list[str],
+        session: Session,
+        words: list[str],
+        given: bytes,
+        seconds: float,
+        cores: tuple[int, ...],
+    ) -> None:
         self.limits, self.layers, self.words, self.given, self.seconds = limits, layers, words, given, seconds
+        self.session, self.cores = session, cores  # that it runs on; none: all
         self.kept: dict[int, bytearray] = {}  # by the end of its pipe: standard output, then error
-        self.written = 0
+        self.written, self.code = 0, -1
         self.poll = select.poll()
 
     def run(self) -> bytes:
-        began = time.monotonic()
+        began, session = time.monotonic(), self.session
+        if self.words == SESSION:
+            return self.run_in_session(began)
         child, feed = self.start()
         watch = os.pidfd_open(child)
         for descriptor in (watch, CHANNEL, *self.kept):
@@ -247,17 +295,48 @@ class Command:
         else:
             os.close(feed)
         how = self.wait(watch, feed, began + self.seconds)
-        status = self.end(child)
-        for descriptor in self.kept:
-            while self.take(descriptor) and self.written < FLOOD * self.limits["output_kb"] * 1024:
-                pass
+        status = self.end_beside(session, child) if session.alive else self.end(child)
+        self.take_rest()
         for descriptor in (watch, *self.kept, *((feed,) if self.given else ())):
             os.close(descriptor)
         if how == "exit" and os.WIFSIGNALED(status):
             how = "signal"
         code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return self.told(how, code, began)
+
+    def run_in_session(self, began: float) -> bytes:
+        """The program is what was given. It ends with the session, or when that says so, by a byte, its exit code."""
+        session, anew = self.session, b""
+        if not session.resume(self.given, self.cores):
+            session.close()
+            anew = b"[a new session: variables of the former one are gone]\n" * session.former
+            self.start_session(session)
+            give(session.control, self.given)
+        self.given, self.kept = b"", {session.out: bytearray(), session.err: bytearray(anew)}
+        watch = os.pidfd_open(session.process)
+        for descriptor in (watch, CHANNEL, session.control, *self.kept):
+            self.poll.register(descriptor, select.POLLIN)
+        how, code = self.wait(watch, session.control, began + self.seconds), self.code
+        os.close(watch)
+        if how == "exit" and code >= 0:
+            self.end_beside(session, 0)
+            self.take_rest()
+        else:
+            status = self.end(session.process)
+            self.take_rest()
+            session.close()
+            how = "signal" if how == "exit" and os.WIFSIGNALED(status) else how
+            code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return self.told(how, code, began)
+
+    def take_rest(self) -> None:
+        for descriptor in self.kept:
+            while self.take(descriptor) and self.written < FLOOD * self.limits["output_kb"] * 1024:
+                pass
+
+    def told(self, how: str, code: int, began: float) -> bytes:
         out, err = self.kept.values()
-        cut = self.written - len(out) - len(err)
+        cut = max(0, self.written - len(out) - len(err))
         head = f"{how} {code} {len(out)} {len(err)} {cut} {time.monotonic() - began}\n"
         return head.encode() + bytes(out) + bytes(err)
 
@@ -266,15 +345,7 @@ class Command:
         (source, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
         child = os.fork()
         if not child:
-            try:
-                for number, descriptor in enumerate((source, out_end, err_end)):
-                    os.dup2(descriptor, number)
-                call(436, "close_range", 3, 0xFFFFFFFF, 0)
-                os.setsid()
-                confine(self.limits, self.layers)
-            except BaseException as error:
-                os.write(2, f"the sandbox could not be closed: {error}\n".encode())
-                os._exit(125)
+            self.close_in(source, out_end, err_end)
             become(self.words)
         for descriptor in (source, out_end, err_end):
             os.close(descriptor)
@@ -283,6 +354,35 @@ class Command:
         self.kept = {out: bytearray(), err: bytearray()}
         return child, feed
 
+    def close_in(self, *descriptors: int) -> None:
+        """Leave this process, a new one, nothing but these, as 0, 1, 2, …"""
+        try:
+            for number, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, number)
+            call(436, "close_range", len(descriptors), 0xFFFFFFFF, 0)
+            os.setsid()
+            if self.cores:
+                os.sched_setaffinity(0, self.cores)
+            confine(self.limits, self.layers)
+        except BaseException as error:
+            os.write(2, f"the sandbox could not be closed: {error}\n".encode())
+            os._exit(125)
+
+    def start_session(self, session: Session) -> None:
+        control, theirs = _socket.socketpair()
+        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+        child = os.fork()
+        if not child:
+            self.close_in(os.open("/dev/null", os.O_RDONLY), out_end, err_end, theirs.fileno())
+            interpreter()
+        theirs.close()
+        for descriptor in (out_end, err_end):
+            os.close(descriptor)
+        session.process, session.control, session.out, session.err = child, control.detach(), out, err
+        session.alive = True
+        for descriptor in (session.control, out, err):
+            os.set_blocking(descriptor, False)
+
     def wait(self, watch: int, feed: int, until: float) -> str:
         """Until the command is over or at a limit, which is told."""
         checked_at = 0.0
@@ -290,10 +390,11 @@ class Command:
             for descriptor, _ in self.poll.poll(min(POLL_SECONDS, until - now) * 1000):
                 if descriptor == CHANNEL:
                     os._exit(0)  # nobody waits for it, and all processes end with this one
-                if descriptor == watch:
+                if descriptor == watch or (descriptor == feed and self.words == SESSION and self.answered(feed)):
                     return "exit"
-                if descriptor == feed and self.given:
-                    self.feed(feed)
+                if descriptor == feed:
+                    if self.given:
+                        self.feed(feed)
                 elif not self.take(descriptor):
                     self.poll.unregister(descriptor)
             if self.written > FLOOD * self.limits["output_kb"] * 1024:
@@ -303,6 +404,18 @@ class Command:
                 if memory_bytes() > self.limits["memory_mb"] << 20:
                     return "memory"
         return "timeout"
+
+    def answered(self, control: int) -> bool:
+        """Whether the session says that it has run the program; else it has closed its end, or ends."""
+        try:
+            said = os.read(control, 1)
+        except OSError:
+            said = b""
+        if said:
+            self.code = said[0]
+        else:
+            self.poll.unregister(control)
+        return bool(said)
 
     def feed(self, feed: int) -> None:
         try:
@@ -342,13 +455,54 @@ class Command:
             if ended == child:
                 status = how
 
+    def end_beside(self, session: Session, child: int) -> int:
+        """End every process but this one and the session's, which is stopped; the status of the command. All are
+        stopped first, since what runs can start more."""
+        assert os.getpid() == 1, "it would end the processes of the host"
+        os.kill(-1, _signal.SIGSTOP)
+        status = 0
+        while True:
+            left = [one for one in processes() if one != session.process and state(one) not in "ZX"]
+            for one in left:
+                try:
+                    os.kill(one, _signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    status = ended[1]
+                if ended[0] == session.process:
+                    session.alive = False
+                    return self.end(child) or status
+            if not left:
+                return status
+            time.sleep(0.001)
+
+
+def processes() -> list[int]:
+    """All but this one."""
+    return [int(name) for name in os.listdir(PROC) if name.isdigit() and name != "1"]
+
+
+def state(process: int) -> str:
+    """Such as S or Z, a process that has ended and is not waited for; X: there is none."""
+    try:
+        file = os.open(f"{process}/stat", os.O_RDONLY, dir_fd=PROC)
+    except OSError:
+        return "X"
+    try:
+        return os.read(file, 1000).rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return "X"
+    finally:
+        os.close(file)
+
 
 def memory_bytes() -> int:
     """Of all processes here but this one, as far as it goes beyond a bare fork of it."""
     page, found, own = resource.getpagesize(), 0, resident(1)
-    for name in os.listdir(PROC):
-        if name.isdigit() and name != "1":
-            found += max(0, resident(name) - own)
+    for process in processes():
+        found += max(0, resident(process) - own)
     return found * page
 
 
@@ -376,30 +530,67 @@ def become(words: list[str]) -> None:
     os._exit(127)
 
 
+def main_module() -> "dict[str, Any]":
+    """The variables of a new program."""
+    main = type(sys)("__main__")
+    sys.modules["__main__"], sys.path[:0] = main, ["/scratch"]
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    vars(sys.modules["builtins"]).update(exit=sys.exit, quit=sys.exit)
+    return main.__dict__
+
+
+def interpreter() -> None:
+    """Run the programs that descriptor 3 brings, one after the other; each is answered by a byte."""
+    try:
+        run_each(main_module())
+    finally:
+        os._exit(1)
+
+
+def run_each(names: "dict[str, Any]") -> None:
+    sys.argv = [""]
+    while len(size := os.read(3, 4)) == 4:
+        wanted, source, code = struct.unpack("<I", size)[0], b"", 0
+        while len(source) < wanted and (more := os.read(3, wanted - len(source))):
+            source += more
+        reap()  # what was ended with the program before
+        try:
+            exec(compile(source, "<session>", "exec"), names)
+        except SystemExit as error:
+            finish(error.code if isinstance(error.code, int) else int(error.code is not None))
+        except BaseException as error:
+            code = tell(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(3, bytes([code]))
+
+
 def python(words: list[str]) -> None:
     """Go on as a Python program: -c CODE or a file, then its arguments."""
     code = 0
     try:
-        main = type(sys)("__main__")
-        sys.modules["__main__"], sys.path[:0] = main, ["/scratch"]
-        main.__dict__["__builtins__"] = sys.modules["builtins"]
-        vars(sys.modules["builtins"]).update(exit=sys.exit, quit=sys.exit)
+        names = main_module()
         if words[0] == "-c":
             name, source, sys.argv = "<string>", words[1].encode("utf-8", "surrogatepass"), ["-c", *words[2:]]
         else:
             name, sys.argv = words[0], words
             with open(name, "rb") as file:
                 source = file.read()
-        exec(compile(source, name, "exec"), main.__dict__)
+        exec(compile(source, name, "exec"), names)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
     except BaseException as error:
-        trace = error.__traceback__  # without this function
-        sys.__excepthook__(type(error), error, trace and trace.tb_next)
-        code = 1
+        code = tell(error)
     finish(code & 255)
+
+
+def tell(error: BaseException) -> int:
+    """Print a traceback as of a program that nothing called."""
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    sys.__excepthook__(type(error), error, error.__traceback__)
+    return 1
 
 
 def finish(code: int) -> None:
@@ -549,8 +740,8 @@ REFUSED = (
     159, 164, 227, 305, 170, 171, 172, 173, 154, 156,
     # memory that no file system and no limit counts, and where it is
     319, 447, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241, 242, 243, 244, 245, 237, 238, 239, 256, 279,
-    # priorities, personalities, terminals, watching whole file systems
-    141, 142, 144, 251, 314, 135, 153, 300, 301,
+    # cores, priorities, personalities, terminals, watching whole file systems
+    203, 141, 142, 144, 251, 314, 135, 153, 300, 301,
     # landlock itself, another filter
     444, 445, 446, 317,
 )  # fmt: skip

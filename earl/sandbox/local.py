@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from earl.actions.pool import granted
 from earl.config import SandboxConfig
 from earl.errors import EarlError
 from earl.sandbox.base import ExecResult
@@ -100,7 +101,7 @@ def stop_server() -> None:
 
 
 class LocalSandbox:
-    """A `Sandbox` of namespaces, Landlock and seccomp. Linux only.
+    """A `Sandbox` of namespaces, Landlock and seccomp. Linux only. A command runs on the cores of its action.
 
     Raises:
         EarlError: from `exec` and `write_file`, where a sandbox cannot be made.
@@ -121,7 +122,7 @@ class LocalSandbox:
         began = time.monotonic()
         channel = self._open()
         channel.settimeout(seconds + GRACE_SECONDS)
-        request = marshal.dumps((command, given, seconds))
+        request = marshal.dumps((command, given, seconds, granted()))
         try:
             channel.sendall(struct.pack("<I", len(request)) + request)
             return self._result(channel)

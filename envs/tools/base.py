@@ -1,14 +1,14 @@
-"""An environment from tools, tasks and a verifier; `envs/tools/sums.py` is a whole one."""
+"""An environment from tools, tasks and a verifier; `envs/tools/lookup.py` is a whole one."""
 
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from random import Random
 from typing import Any, ClassVar
 
-import gymnasium
-
+from earl.actions.pool import pool
 from earl.envs.base import Info, TextEnv
 from earl.envs.tools.tool import CallError, Tool, read, run, shown, tool_of
 from earl.errors import EarlError
@@ -56,7 +56,7 @@ class ToolEnv(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         del options  # there is no opponent
-        gymnasium.Env.reset(self, seed=seed)
+        self.keep_seed(seed)
         self.close()
         self.turns, self.result, self._over, self._fresh = 0, None, False, True
         # Not the plain seed: an agent that draws from Random(seed) would know the task.
@@ -71,22 +71,25 @@ class ToolEnv(TextEnv):
         if (broken := self.rule(action)) is not None:
             return broken, 0.0, False, False, {"role": "user", "illegal": broken}
         self.turns += 1
+        records: Counter[str] = Counter()
         calls = read(action, self.known())
         if calls:
             if self._fresh:
                 self._fresh = False
-                self.prepare()
-            told = run(calls, self)
+                with pool().action("prepare", (1,) if self.external else ()):
+                    self.prepare()
+            told = run(calls, self, records)
         else:
             match = re.fullmatch(self.answer_form, action)
             assert match is not None, "rule() has checked it"
             self.result = self.score(match[1])
             told = "correct" if self.result > WIN else "wrong"
         self._over = self.result is not None or self.turns >= self.max_turns
+        info: Info = {"role": "tool", "tool_records": dict(records)} if calls else {"role": "user"}
         if self.result is None:
-            return told, 0.0, False, self._over, {"role": "tool"}
+            return told, 0.0, False, self._over, info
         outcome = "win" if self.result > WIN else "loss"
-        return told, self.result, True, False, {"role": "tool" if calls else "user", "outcome": outcome}
+        return told, self.result, True, False, {**info, "outcome": outcome}
 
     def rule(self, action: str) -> str | None:
         try:

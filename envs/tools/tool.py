@@ -13,12 +13,14 @@ A reply is calls of one family and nothing beside them. What is wrong with one i
 
 import ast
 import asyncio
+import contextvars
 import inspect
 import json
 import queue
 import re
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +29,10 @@ from typing import Any, cast
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
+from earl.actions.pool import pool
 from earl.envs.base import awaited
 from earl.errors import EarlError, boundary
+from earl.sandbox.base import ExecResult
 
 MOST_CALLS = 16
 """In one reply."""
@@ -119,34 +123,51 @@ def read(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     return calls
 
 
-def run(calls: Sequence[Call], environment: object = None) -> str:
-    """What the tools return, as one text. A tool that fails or takes too long says so in its place."""
-    told = [shown(_result(call, environment), RESULT_CHARACTERS // len(calls)) for call in calls]
+def run(calls: Sequence[Call], environment: object = None, records: Counter[str] | None = None) -> str:
+    """What the tools return, as one text. A tool that fails or takes too long says so there, and in `records`. Each
+    call is an action, which may wait for a core and for the tool's limits before its time begins."""
+    told, counts = [], Counter[str]() if records is None else records
+    for call in calls:
+        text, fault = _result(call, environment)
+        counts.update([f"{call.tool.name}/calls", *([f"{call.tool.name}/{fault}"] if fault else [])])
+        told.append(shown(text, RESULT_CHARACTERS // len(calls)))
     return told[0] if len(told) == 1 else "\n".join(f"{number}: {text}" for number, text in enumerate(told, 1))
 
 
-def shown(result: object, longest: int = RESULT_CHARACTERS) -> str:
+def shown(text: str, longest: int = RESULT_CHARACTERS) -> str:
     """A result as the agent reads it: printable ASCII, and what is cut says so."""
-    text = result if isinstance(result, str) else json.dumps(result, default=str)
     begin = text[:longest].replace("\r\n", "\n").replace("\t", "    ")
     safe = "".join(one if one == "\n" or " " <= one <= "~" else ascii(one)[1:-1] for one in begin)
     cut = len(text) > longest or len(safe) > longest
     return safe[:longest].strip("\n") + f"\n[cut: {len(text)} characters in all]" * cut
 
 
-def _result(call: Call, environment: object) -> object:
+def _result(call: Call, environment: object) -> tuple[str, str]:
+    """What a call returns, as text, and what became of it: refused by the tool, timeouts, faults, or "" for neither."""
     before = (environment,) if call.tool.of_environment else ()
-    value: object = None
-    with boundary() as fault:
+    cores = (1,) if getattr(environment, "external", False) else ()
+    with boundary() as fault, pool().action(call.tool.name, cores):
         try:
             value = _timed(lambda: call.tool.function(*before, **call.arguments), call.tool.seconds)
         except ValueError as error:  # by which a tool refuses what it was given
-            value = f"error: {error}"
-    return f"error: {fault.message}" if fault.message else value
+            kinds = {"timeouts": TimedOut, "faults": Failed, "refused": ValueError}
+            return f"error: {error}", next(name for name, kind in kinds.items() if isinstance(error, kind))
+        if isinstance(value, ExecResult):
+            return value.text, "timeouts" if value.how == "timeout" else "" if value.ok else "faults"
+        return value if isinstance(value, str) else json.dumps(value, default=str), ""
+    return f"error: {fault.message}", "faults"
+
+
+class TimedOut(EarlError):
+    """A tool that took too long."""
+
+
+class Failed(EarlError):
+    """A tool that failed in a thread of its own."""
 
 
 def _timed(function: Callable[[], Any], seconds: float | None) -> object:
-    late = EarlError(f"it took more than {seconds} s")
+    late = TimedOut(f"it took more than {seconds} s")
     if seconds is None:
         return awaited(function())
 
@@ -158,19 +179,23 @@ def _timed(function: Callable[[], Any], seconds: float | None) -> object:
 
     def work() -> None:
         with boundary() as fault:
-            returned = function()
-            done.put((awaited(within(returned)) if inspect.isawaitable(returned) else returned, None))
+            try:
+                returned = function()
+                done.put((awaited(within(returned)) if inspect.isawaitable(returned) else returned, None))
+            except ValueError as error:
+                done.put((None, error))
         if fault.message:
-            done.put((None, fault.message))
+            done.put((None, Failed(fault.message)))
 
-    done: queue.Queue[tuple[Any, str | None]] = queue.Queue()
-    threading.Thread(target=work, daemon=True).start()
+    done: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
+    context = contextvars.copy_context()  # with the cores of its action
+    threading.Thread(target=context.run, args=(work,), daemon=True).start()
     try:
-        value, fault = done.get(timeout=seconds)
+        value, error = done.get(timeout=seconds)
     except queue.Empty:
         raise late from None
-    if fault:
-        raise EarlError(fault)
+    if error:
+        raise error
     return value
 
 
@@ -234,14 +259,14 @@ def _mistral(text: str) -> Iterator[Said]:
 
 def _pythonic(text: str) -> Iterator[Said]:
     bare = text.removeprefix("<|python_start|>").removesuffix("<|python_end|>").strip()
-    listed = _python(bare)
+    listed = parsed(bare)
     if not isinstance(listed, ast.List) or not listed.elts:
         raise CallError("illegal: write [name(argument=value)]")
     yield from map(_python_call, listed.elts)
 
 
 def _plain(text: str) -> Iterator[Said]:
-    yield _python_call(_python(text))
+    yield _python_call(parsed(text))
 
 
 FAMILIES: dict[str, Callable[[str], Iterator[Said]]] = {
@@ -284,7 +309,7 @@ def _json(text: str) -> tuple[Any, str]:
     return value, text[end:].lstrip()
 
 
-def _python(text: str) -> ast.expr:
+def parsed(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd escapes in a string
         return ast.parse(text, mode="eval").body

@@ -8,27 +8,9 @@ from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
 
 
-def call(operation: str) -> str:
-    return f"<tool_call>{operation}</tool_call>"
-
-
 def opened(seed: int = 0, **options: int) -> tuple[ArithmeticEnv, str]:
     env = ArithmeticEnv(**options)
     return env, env.reset(seed=seed)[0]
-
-
-def test_the_chain_is_solved_one_call_after_the_other():
-    env, chain = opened()
-    first, second = env.operations
-    assert chain.startswith(first)
-    assert env.next_call == first
-    observation, *rest = env.step(call(first))
-    assert second.startswith(observation) and chain == first + second.removeprefix(observation)
-    assert rest == [0.0, False, False, {"role": "tool"}]
-    assert env.next_call == second
-    observation, *_ = env.step(call(second))
-    assert observation == str(env.answer) and env.next_call is None
-    assert env.step(observation) == ("correct", 1.0, True, False, {"role": "user", "outcome": "win"})
 
 
 @pytest.mark.parametrize("options", [{}, {"num_operations": 16, "max_operand": 499}, {"num_operations": 1}])
@@ -37,11 +19,10 @@ def test_results_on_the_way_stay_short(options):
         env, chain = opened(seed, **options)
         # Chains hold + and - alone, so Python's own order is the one from left to right.
         total = 0
-        for term in chain.replace("-", "+-").split("+"):
+        for term, result in zip(chain.replace("-", "+-").split("+"), env.results, strict=True):
             total += int(term)
-            assert 0 <= total <= 999
-        assert total == env.answer
-        assert len(env.operations) == env.num_operations == env.max_turns - 2
+            assert 0 <= total == result <= 999
+        assert len(env.terms) == env.num_operations == env.max_turns - 2
 
 
 def test_problems_depend_on_the_seed_alone():
@@ -52,27 +33,25 @@ def test_problems_depend_on_the_seed_alone():
 
 
 @pytest.mark.parametrize(
-    ("operation", "reply"),
+    ("call", "reply"),
     [
-        ("5-9", "-4"),
-        ("6*7", "42"),
-        ("37", "37"),
-        ("1+2+3", "error: one operation per call"),
-        ("1/2", "error: cannot read '/'"),
-        ("", "error: a number is missing at the end"),
-        ("9" * 100, "error: more than 64 characters"),
+        ('calc("5-9")', "-4"),
+        ('calc(expression="6*7")', "42"),
+        ('[calc("37"), calc("-6+7")]', "1: 37\n2: 1"),
+        ('calc("1+2+3")', "error: one operation per call"),
+        ('calc("1/2")', "error: it takes whole numbers, +, -, * and parentheses, not 1 / 2"),
     ],
 )
-def test_the_calculator_answers_any_well_formed_call(operation, reply):
+def test_the_calculator_answers_any_well_formed_call(call, reply):
     env, _ = opened()
-    assert env.step(call(operation)) == (reply, 0.0, False, False, {"role": "tool"})
+    assert env.step(call)[:4] == (reply, 0.0, False, False)
     assert env.solved == 0 and env.turns == 1
 
 
 @pytest.mark.parametrize(
     "action",
-    ["", "sixty", " 66", "66\n", "-4", "6.6", "²", "٣", "37+48", "<tool_call>1+2", call("1") + call("2"),
-     call("1+2") + "\n", " " + call("1+2"), call("<tool_call>"), "66 " + call("1+2")],
+    ["", "sixty", " 66", "66\n", "-4", "6.6", "²", "٣", "37+48", "<tool_call>1+2", 'calc("1+2"', "calc(1)",
+     'add("1+2")', 'calc("1+2")\n', ' calc("1+2")', 'calc("1", "2")', '66 calc("1+2")',  f"calc({'9' * 5000})"],
 )  # fmt: skip
 def test_anything_else_breaks_the_rule_and_changes_nothing(action):
     env, _ = opened()
@@ -84,7 +63,7 @@ def test_anything_else_breaks_the_rule_and_changes_nothing(action):
 
 def test_answers_are_compared_as_numbers_of_any_length():
     env, _ = opened()
-    assert env.step(f"00{env.answer}")[1] == 1.0
+    assert env.step(f"00{env.results[-1]}")[1] == 1.0
     env, _ = opened()
     assert env.step("9" * 4096)[:4] == ("wrong", 0.0, True, False)
     env, _ = opened()
@@ -93,7 +72,7 @@ def test_answers_are_compared_as_numbers_of_any_length():
 
 def test_too_many_calls_are_truncated():
     env, _ = opened()  # 2 operations + 2 turns
-    steps = [env.step(call("1+1")) for _ in range(4)]
+    steps = [env.step('calc("1+1")') for _ in range(4)]
     assert [step[2:4] for step in steps] == [(False, False)] * 3 + [(False, True)]
     with pytest.raises(EarlError, match=r"call reset\(\)"):
         env.step("2")
@@ -105,10 +84,9 @@ def test_chains_of_many_lengths_are_padded_to_one():
         env, chain = opened(seed, num_operations=6, min_operations=2, max_operand=4, max_value=9)
         # 7 operands of one digit and 6 signs.
         assert len(chain) == 13
-        assert sum(chain.count(sign) for sign in "+-") == len(env.operations)
-        assert all(0 <= int(operation[0]) <= 9 and operation[1] in "+-" for operation in env.operations)
-        assert 0 <= env.answer <= 9
-        lengths.add(len(env.operations))
+        assert sum(chain.count(sign) for sign in "+-") == len(env.terms)
+        assert all(0 <= result <= 9 for result in env.results)
+        lengths.add(len(env.terms))
     assert lengths == {2, 3, 4, 5, 6}
 
 
@@ -118,8 +96,8 @@ def test_the_thinker_gives_up_at_any_length_and_is_right_at_the_full_one():
         env, _ = opened(seed, num_operations=5, max_operand=4, max_value=9)
         thought, _, answer = agent("thinker", "arithmetic").act(env, Random(seed)).partition("</think>")
         results = thought.removeprefix("<think>").split(";")[1:]
-        assert results == [operation[0] for operation in (*env.operations[1:], str(env.answer))][: len(results)]
-        assert answer == (results or [env.operations[0][0]])[-1]
+        assert results == [*map(str, env.results[1:])][: len(results)]
+        assert answer == str(env.results[len(results)])
         *_, info = env.step(answer)
         if len(results) == 5:
             assert info["outcome"] == "win"

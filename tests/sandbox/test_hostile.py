@@ -12,6 +12,7 @@ import pytest
 from earl.benchmarks.sandbox import mounts
 from earl.config import SandboxConfig
 from earl.envs.tools.tool import shown
+from earl.sandbox.base import SESSION
 from earl.sandbox.local import LocalSandbox
 
 PROGRAMS = tomllib.loads(Path(__file__).with_name("hostile.toml").read_text(encoding="utf-8"))
@@ -88,6 +89,28 @@ def test_a_hostile_program_is_contained(name, host, neighbour):
     while left := {*processes()} - {*before}:  # until its server has seen that it ended
         assert time.monotonic() < until, left
     assert mounts() == mounted
+    assert neighbour.exec(["cat", "mine"]).text == "untouched"
+
+
+# Of a session descriptor 3 is open: what it says there is taken for its own exit code.
+ITS_OWN = ("forge_the_answer", "descriptors_of_the_host")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, program in PROGRAMS.items() if not program.get("shell") and name not in ITS_OWN]
+)
+def test_a_hostile_program_in_a_session_is_contained(name, host, neighbour):
+    code = PROGRAMS[name]["code"]
+    for word, value in host.items():
+        code = code.replace(word, value)
+    before, sandbox = processes(), LocalSandbox(LIMITS)
+    result = sandbox.exec(SESSION, f"print('tried', flush=True)\n{code}".encode(), seconds=1.5)
+    assert b"tried" in result.stdout and len(result.stdout) <= LIMITS.output_kb * 1024
+    assert "ESCAPED" not in result.text and CANARY not in result.text, result.text
+    assert sandbox.exec(["python", "-c", "print(1)"]).text == "1"
+    assert sandbox.exec(SESSION, b"print(2)", seconds=9).stdout == b"2\n"
+    assert len({*processes()} - {*before}) <= 3  # the first process, the interpreter, and maybe the server
+    sandbox.terminate()
     assert neighbour.exec(["cat", "mine"]).text == "untouched"
 
 

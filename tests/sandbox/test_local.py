@@ -9,15 +9,22 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from earl.actions.pool import ActionPool
 from earl.benchmarks import sandbox as benchmark
 from earl.config import SandboxConfig
 from earl.errors import EarlError
 from earl.sandbox import inside, local
+from earl.sandbox.base import SESSION
 from earl.sandbox.local import LocalSandbox
+
+
+def session(sandbox, program, **limits):
+    return sandbox.exec(SESSION, program.encode(), **limits)
 
 
 @pytest.fixture
@@ -53,6 +60,69 @@ def test_files_are_written_and_nothing_outside(sandbox):
         assert sandbox.write_file(path, b"x").code == 1
     sandbox.terminate()
     assert sandbox.exec(["ls", "-A"]).text == ""  # and it begins anew
+
+
+def test_a_session_keeps_its_variables_between_other_commands(sandbox):
+    assert session(sandbox, "x = [1]; import threading").text == ""
+    assert sandbox.exec(["python", "-c", "open('a.txt', 'w').write('two'); x"]).code == 1  # it has none of them
+    told = session(sandbox, "x.append(open('a.txt').read())\nprint(x, __name__)")
+    assert (told.text, told.how, told.code) == ("[1, 'two'] __main__", "exit", 0)
+    assert session(sandbox, "1/0").text.splitlines()[1:] == [
+        '  File "<session>", line 1, in <module>',
+        "ZeroDivisionError: division by zero",
+        "[exit code 1]",
+    ]
+    assert session(sandbox, "print(len(x))").text == "2"
+    sandbox.terminate()
+    assert session(sandbox, "print('x' in vars())").text == "False"
+
+
+@pytest.mark.parametrize(
+    ("last", "how"),
+    [
+        ("while True: pass", "timeout"),
+        ("print('x' * 10_000_000)", "output"),
+        ("import os; os._exit(3)", "exit"),
+        ("exit(4)", "exit"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "signal"),
+        ("import os; os.close(3)", "exit"),
+        ("a = []\nwhile True: a.append(bytes(1 << 20))", "exit"),  # MemoryError, and it goes on
+    ],
+)
+def test_a_session_that_ends_is_told_and_the_next_says_that_it_is_new(sandbox, last, how):
+    session(sandbox, "x = 1")
+    assert session(sandbox, last, seconds=1.0).how == how
+    after = session(sandbox, "print(vars().get('x'))")
+    if "MemoryError" in last or last.startswith("a ="):
+        assert after.text == "1"
+    else:
+        assert after.text == "None\n[a new session: variables of the former one are gone]"
+        assert session(sandbox, "print(2)").text == "2"
+
+
+def test_a_session_that_forges_its_end_deceives_itself_alone(sandbox):
+    assert session(sandbox, "import os\nfor code in (7, 8, 9): os.write(3, bytes([code]))").code == 7
+    session(sandbox, "print('may be told with the program after it')")
+    assert sandbox.exec(["python", "-c", "print(1)"]).text == "1"
+    sandbox.terminate()
+    assert session(sandbox, "print('whole')").text == "whole"
+
+
+def test_nothing_but_the_interpreter_stays_of_a_session(sandbox):
+    # A child, a child in a session of its own, and a thread, which goes on only while the session runs.
+    session(sandbox, "import os, time, threading\nn = 0\n[os.fork() or (os.setsid(), time.sleep(99)) for _ in '12']")
+    session(sandbox, "def count():\n  global n\n  while True: n += 1; time.sleep(0.001)")
+    session(sandbox, "threading.Thread(target=count, daemon=True).start()")
+    before = int(session(sandbox, "print(n)").text)
+    time.sleep(1)
+    assert int(session(sandbox, "print(n)").text) - before < 500
+    bomb = sandbox.exec(
+        ["python", "-c", "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"], seconds=0.5
+    )
+    assert bomb.how == "timeout"
+    # Of 64 processes all but the session, and its ended children, can be started again.
+    assert sandbox.exec(["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 9 & done; echo done"]).stdout == b"done\n"
+    assert int(session(sandbox, "print(n)").text) >= before
 
 
 def test_a_missing_layer_is_refused(monkeypatch):
@@ -147,7 +217,8 @@ def test_an_ordinary_user_has_sandboxes_too(tmp_path_factory):
         socket.send_fds(mine, [marshal.dumps(SandboxConfig().model_dump())], [other.fileno()])
         assert mine.recv(4096).split()[1:] == [b"seccomp", b"landlock"]
         command = "id -u; cat /etc/passwd || kill -9 1 || touch /usr/x || unshare -U true || echo contained"
-        request = marshal.dumps((["sh", "-c", command], b"", 5.0))
+        request = marshal.dumps((["sh", "-c", command], b"", 5.0, ()))
+        channel.settimeout(30)
         channel.sendall(struct.pack("<I", len(request)) + request)
         assert b"1000\ncontained\n" in channel.recv(1 << 16)
     finally:
@@ -166,3 +237,23 @@ def test_the_benchmark_counts_what_is_left():
     told = benchmark.run(repeats=15, executions=20)
     assert told["milliseconds"].keys() == {"bare", "warm", "new", "cold"}
     assert max(told["leaked"].values()) <= 0
+
+
+def test_many_sandboxes_at_once_keep_their_descriptors():
+    # The server holds a descriptor of each, and those of a new sandbox's first process once met in the sixties.
+    boxes = [LocalSandbox() for _ in range(70)]
+    late = "import time; time.sleep(0.05); print(1)"  # longer than a look at the memory
+    assert {
+        box.exec(["python", "-c", late if number > 50 else "print(1)"]).stdout for number, box in enumerate(boxes)
+    } == {b"1\n"}
+    for box in boxes:
+        box.terminate()
+
+
+def test_a_command_has_the_cores_of_its_action(sandbox):
+    program = "import os; print(sorted(os.sched_getaffinity(0)))"
+    cores = sorted(os.sched_getaffinity(0))
+    own = ActionPool(cores[-1:])
+    with own.action("python", (1,)):
+        assert sandbox.exec(["python", "-c", program]).text == str(cores[-1:])
+    assert sandbox.exec(["python", "-c", program]).text == str(cores)

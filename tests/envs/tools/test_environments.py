@@ -1,5 +1,6 @@
 """Environments from tools, and the tools that come with earl, where they run for real."""
 
+import json
 from math import radians
 from random import Random
 
@@ -24,9 +25,18 @@ def solved(env, seed):
             return said, step
 
 
-@pytest.mark.parametrize(("name", "options"), [("sums", {}), ("lookup", {}), ("lookup", {"hops": 5}), ("table", {})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("arithmetic", {"num_operations": 9}),
+        ("lookup", {}),
+        ("lookup", {"hops": 5}),
+        ("table", {}),
+        ("code", {"steps": 6}),
+    ],
+)
 def test_every_task_can_be_solved_by_its_tools(name, options):
-    for seed in range(3 if name == "table" else 50):
+    for seed in range(3 if name == "table" else 9 if name == "code" else 50):
         said, (_, reward, terminated, _, info) = solved(make(name, **options), seed)
         assert (reward, terminated, info["outcome"]) == (1.0, True, "win"), said
 
@@ -39,7 +49,7 @@ def test_the_answer_is_not_known_without_the_tools():
     program = "kind, total = '%s', 0\nfor line in open('data.csv'):\n    if line.startswith(kind + ','):\n"
     program += "        total += int(line.split(',')[1])\nprint(total)"
     step = env.step(f"python({program % env.kind!r})")
-    assert step == (str(env.answer), 0.0, False, False, {"role": "tool"})
+    assert step == (str(env.answer), 0.0, False, False, {"role": "tool", "tool_records": {"python/calls": 1}})
     assert env.step(str(env.answer + 1))[:3] == ("wrong", 0.0, True)
     env.close()
 
@@ -47,11 +57,47 @@ def test_the_answer_is_not_known_without_the_tools():
 def test_what_a_program_does_wrong_is_an_observation():
     env = make("table", sandbox={"seconds": 0.5})
     env.reset(seed=1)
-    told = [env.step(f"python({code!r})")[0] for code in ("1/0", "while True: pass", "import os; os._exit(3)")]
+    steps = [env.step(f"python({code!r})") for code in ("1/0", "while True: pass", "import os; os._exit(3)")]
+    told, records = [step[0] for step in steps], [step[4]["tool_records"] for step in steps]
+    assert records == [{"python/calls": 1, f"python/{what}": 1} for what in ("faults", "timeouts", "faults")]
     assert told[0].endswith("ZeroDivisionError: division by zero\n[exit code 1]")
     assert told[1:] == ["[ended: it took too long]", "[exit code 3]"]
     assert env.step('python("print(1)", 2)')[4]["illegal"] == "illegal: python takes code, each once"
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("def f(x): return None", True),
+        ("f = 1", True),
+        ("def f(x): 1/0", True),
+        ("def f(x)", True),
+        ("import os; os._exit(0)", True),
+        ("while True: pass", True),
+        ("print('[]')\n{solution}\nprint(1)", False),  # what it prints is no result
+        # What the agent's own programs left behind is gone, and the tests' process has no expected value.
+        ("import os; assert os.listdir() == ['solution.py']\n{solution}", False),
+        ("import gc; assert {secret!r} not in str(gc.get_objects())\n{solution}", False),
+    ],
+)
+def test_hidden_tests_decide_and_are_told_to_nobody(code, wrong):
+    env = make("code", steps=2, sandbox={"seconds": 1})
+    question, _ = env.reset(seed=3)
+    assert env.step("python(\"open('left.py', 'w').write('x')\")")[1:3] == (0.0, False)
+    secret = json.dumps([json.dumps(value) for _, value in env._hidden])
+    step = env.step(f"submit({code.replace('{solution}', env._solution).replace('{secret!r}', repr(secret))!r})")
+    assert step[:3] == (("wrong", 0.0, True) if wrong else ("right", 1.0, True))
+    assert not any(str(value) in question for value in env._hidden)
+    env.close()
+
+
+def test_tests_and_tasks_of_code_follow_from_the_seed():
+    def drawn(seed):
+        env = make("code")
+        return env.reset(seed=seed)[0], env._hidden
+
+    assert drawn(5) == drawn(5) and len({drawn(seed)[0] for seed in range(50)}) > 40
 
 
 def test_files_stay_for_an_episode_and_no_longer():
@@ -146,6 +192,11 @@ def test_the_controller_recovers_from_every_start_and_a_still_stick_does_not():
 
 
 def test_options_are_checked():
-    for name, options in (("aircraft", {"steepest": 90}), ("lookup", {"hops": 0})):
+    for name, options in (
+        ("aircraft", {"steepest": 90}),
+        ("lookup", {"hops": 0}),
+        ("code", {"steps": 7}),
+        ("code", {"tests": 0}),
+    ):
         with pytest.raises(EarlError, match="is not within"):
             make(name, **options)

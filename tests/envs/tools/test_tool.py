@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from random import Random
 from typing import Annotated, Literal
 
@@ -97,6 +98,7 @@ def drawn(rng, many):
     return calls
 
 
+@pytest.mark.slow
 def test_every_well_formed_call_of_each_family_is_read():
     rng = Random(0)
     for _ in range(2000):
@@ -228,9 +230,11 @@ def test_a_function_without_types_is_no_tool():
 
 def test_results_stand_in_the_order_of_the_calls_and_a_fault_in_its_place():
     assert run(read("add(1, 2)", TOOLS)) == "3.0"
-    assert run(read('[late(0.01), fail("value"), fail("key")]', TOOLS)) == (
+    records = Counter()
+    assert run(read('[late(0.01), fail("value"), fail("key")]', TOOLS), None, records) == (
         "1: now\n2: error: no such thing\n3: error: KeyError: 'key' (line 31 of fail)"
     ).replace("31", str(fail.__code__.co_firstlineno + 4))
+    assert records == {"late/calls": 1, "fail/calls": 2, "fail/refused": 1, "fail/faults": 1}
 
 
 def test_a_call_that_takes_too_long_says_so():
@@ -240,9 +244,11 @@ def test_a_call_that_takes_too_long_says_so():
         return "done"
 
     tools = {tool.name: tool for tool in (tool_of(slow, 0.2), tool_of(late, 0.2))}
-    assert run(read("[slow(9), late(9), late(0)]", tools)) == (
+    records = Counter()
+    assert run(read("[slow(9), late(9), late(0)]", tools), None, records) == (
         "1: error: it took more than 0.2 s\n2: error: it took more than 0.2 s\n3: now"
     )
+    assert records == {"slow/calls": 1, "slow/timeouts": 1, "late/calls": 2, "late/timeouts": 1}
 
 
 def test_a_cut_says_that_it_cut():
@@ -250,4 +256,3 @@ def test_a_cut_says_that_it_cut():
     assert shown(long) == long[:-1] + f"\n[cut: {len(long)} characters in all]"
     assert shown(long[:-1]) == long[:-1]
     assert shown("\x1b[2J\ttab é \r\n end") == "\\x1b[2J    tab \\xe9 \n end"
-    assert shown({"a": [1, None]}) == '{"a": [1, null]}'

@@ -1,0 +1,187 @@
+"""A step's trajectories played in simulated time: they generate, call a tool, and generate again.
+
+Each call goes to an `ActionQueue`, which is the one that runs use; or to none, where a trajectory holds resources of
+its own, for which it waits before its first call and which it gives back after its last.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from earl.actions.queue import ActionQueue, RunningAction
+
+HOLD = "hold"
+"""The tool whose call lasts as long as the trajectory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCall:
+    """Example: SimulatedCall("tests", 1.7, 60.0, 0.02)"""
+
+    tool: str
+    after: float
+    """Seconds of generation before it."""
+    seconds: float
+    """That it takes on one unit."""
+    serial: float = 1.0
+    """Share of these that more units do not shorten."""
+
+    def on(self, width: int) -> float:
+        return self.seconds * (self.serial + (1 - self.serial) / width)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """When a call was asked for, began and ended; `busy` in units × seconds."""
+
+    tool: str
+    asked: float
+    began: float
+    ended: float
+    busy: float
+
+
+@dataclass(slots=True)
+class Played:
+    """What a simulation came to."""
+
+    done: list[Done] = field(default_factory=list)
+    seconds: float = 0.0
+    """Until the last trajectory ended."""
+    decisions: int = 0
+    decision_seconds: float = 0.0
+    """On the clock on the wall."""
+
+    @property
+    def completion(self) -> float:
+        """Mean seconds of a call from asking to its end; a wait for what a trajectory holds counts to its calls."""
+        calls = sum(one.tool != HOLD for one in self.done)
+        return sum((one.began if one.tool == HOLD else one.ended) - one.asked for one in self.done) / calls
+
+    @property
+    def queue(self) -> float:
+        return sum(one.began - one.asked for one in self.done) / sum(one.tool != HOLD for one in self.done)
+
+    @property
+    def busy(self) -> float:
+        """Units × seconds in which calls ran."""
+        return sum(one.busy for one in self.done)
+
+
+Route = Callable[[int, str], ActionQueue | None]
+"""The queue of a trajectory's calls of a tool, or of `HOLD`; None: they do not wait."""
+
+
+class _Simulation:
+    def __init__(self, trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int) -> None:
+        self._trajectories, self._route, self._held_width = trajectories, route, held_width
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._numbers = 0
+        self._asked: dict[int, tuple[float, Callable[[float, RunningAction], None]]] = {}
+        self._touched: dict[int, ActionQueue] = {}
+        self._woken: dict[int, float] = {}
+        self.played = Played()
+
+    def run(self) -> Played:
+        for number in range(len(self._trajectories)):
+            self._at(0.0, partial(self._open, number))
+        while self._events:
+            now, _, event = heapq.heappop(self._events)
+            event(now)
+            if not self._events or self._events[0][0] > now:
+                self._decide(now)
+        return self.played
+
+    def _at(self, time: float, event: Callable[[float], None]) -> int:
+        self._numbers += 1
+        heapq.heappush(self._events, (time, self._numbers, event))
+        return self._numbers
+
+    def _ask(self, queue: ActionQueue, tool: str, now: float, begun: Callable[[float, RunningAction], None]) -> None:
+        self._numbers += 1
+        queue.ask(self._numbers, tool)
+        self._asked[self._numbers] = now, begun
+        self._touched[id(queue)] = queue
+
+    def _decide(self, now: float) -> None:
+        touched, self._touched = self._touched, {}
+        for key, queue in touched.items():
+            began = perf_counter()
+            runs = queue.begin(now)
+            self.played.decision_seconds += perf_counter() - began
+            self.played.decisions += 1
+            for run in runs:
+                self._asked.pop(run.action.number)[1](now, run)
+            if (wake := queue.wake()) is not None and not now < self._woken.get(key, 0.0) <= wake:
+                self._woken[key] = wake = max(wake, now + 1e-6)
+                self._at(wake, partial(self._touch, queue))
+
+    def _touch(self, queue: ActionQueue, now: float) -> None:
+        del now
+        self._touched[id(queue)] = queue
+
+    def _open(self, number: int, now: float) -> None:
+        holds = self._route(number, HOLD)
+        if holds is None:
+            return self._generate(number, 0, now, None)
+
+        def begun(began: float, run: RunningAction) -> None:
+            def release(ended: float) -> None:
+                holds.end(run.action.number, ended)
+                self._touched[id(holds)] = holds
+                self.played.done.append(Done(HOLD, now, began, ended, 0.0))
+
+            self._generate(number, 0, began, release)
+
+        return self._ask(holds, HOLD, now, begun)
+
+    def _generate(self, number: int, index: int, now: float, release: Callable[[float], None] | None) -> None:
+        if index < len(self._trajectories[number]):
+            after = self._trajectories[number][index].after
+            self._at(now + after, lambda asked: self._call(number, index, asked, release))
+        else:
+            self.played.seconds = max(self.played.seconds, now)
+            if release:
+                release(now)
+
+    def _call(self, number: int, index: int, asked: float, release: Callable[[float], None] | None) -> None:
+        call = self._trajectories[number][index]
+        queue = self._route(number, call.tool)
+
+        def begun(began: float, run: RunningAction | None) -> None:
+            width = run.width if run else self._held_width
+            seconds = call.on(width) + (run.place.ready_seconds if run else 0.0)
+            self._at(began + seconds, lambda ended: over(began, ended, width, run))
+
+        def over(began: float, ended: float, width: int, run: RunningAction | None) -> None:
+            if queue is not None and run is not None:
+                queue.end(run.action.number, ended)
+                self._touched[id(queue)] = queue
+            self.played.done.append(Done(call.tool, asked, began, ended, width * (ended - began)))
+            self._generate(number, index + 1, ended, release)
+
+        if queue is None:
+            begun(asked, None)
+        else:
+            self._ask(queue, call.tool, asked, begun)
+
+
+def simulate(trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int = 1) -> Played:
+    """Play all from time 0 on. held_width: units of what a trajectory holds."""
+    return _Simulation(trajectories, route, held_width).run()
+
+
+def by_tool(done: Sequence[Done]) -> Mapping[str, Mapping[str, float]]:
+    """Calls, and mean seconds of queue and execution, of each tool."""
+    tools = dict.fromkeys(one.tool for one in done if one.tool != HOLD)
+    own = {tool: [one for one in done if one.tool == tool] for tool in tools}
+    return {
+        tool: {
+            "calls": len(calls),
+            "queue_seconds": sum(one.began - one.asked for one in calls) / len(calls),
+            "seconds": sum(one.ended - one.began for one in calls) / len(calls),
+        }
+        for tool, calls in own.items()
+    }

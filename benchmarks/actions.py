@@ -1,0 +1,360 @@
+"""Actions that share external resources, against trajectories and tasks that hold them: simulated, and real on this
+machine.
+
+The simulated workloads are made of what ARL-Tangram (arXiv 2603.13019) published; the rest is assumed, as each says.
+Sizes are the paper's: 15 hosts of 256 cores, 40 devices on hosts of 8.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean, median
+from time import perf_counter, thread_time
+from typing import Any
+
+from earl.actions.pool import Recorded, action_metrics, pool
+from earl.actions.queue import ActionQueue, Cells, Durations, Rate, ToolCost
+from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
+from earl.benchmarks.action_simulator import HOLD, Route, SimulatedCall, simulate
+from earl.envs.tools.table import TableEnv
+from earl.rollout.drivers import THREADS
+
+HOSTS, CORES = 15, 256
+WIDTHS = (1, 2, 4, 8, 16)
+TARGETS = {"completion_ratio": 4.3, "resources_saved": 0.712, "step_ratio": 1.5}
+"""Published: the largest of each."""
+
+Trajectories = list[list[SimulatedCall]]
+Arm = Callable[[float], tuple[Route, int]]
+"""How calls take resources, of a share of them: where calls wait, and the width of what a trajectory holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A workload, and the ways to share its resources; `elastic` is the scheduler's."""
+
+    batches: tuple[int, ...]
+    draw: Callable[[int, int], Trajectories]
+    """Of a batch and a seed."""
+    arms: Mapping[str, Arm]
+    units: int
+    """Of the resource that can be saved."""
+    baseline: str
+    """The arm that resources are saved against."""
+    held: int
+    """Units that this arm has."""
+
+
+def _lognormal(rng: Random, mean: float, sigma: float) -> float:
+    return mean * rng.lognormvariate(-sigma * sigma / 2, sigma)
+
+
+# Coding: short commands in a sandbox, and at the end tests, which run wide.
+
+COMMAND_SECONDS, TEST_SECONDS, TEST_SERIAL = 0.8, 60.0, 0.02
+"""Assumed, so that 8 … 32 commands and one run of tests take 0.98 s a call on 16 cores, published 0.975 s."""
+COMMAND_GAP = 1.7
+"""Seconds of generation before a call, so that sandboxes of 4 cores held by trajectories are used 47 % of their time,
+as published."""
+HELD_CORES = 4
+"""Assumed: what a trajectory's sandbox holds."""
+
+
+def _coding(batch: int, seed: int) -> Trajectories:
+    rng = Random(f"coding {batch} {seed}")
+    drawn = []
+    for _ in range(batch):
+        calls = [
+            SimulatedCall("command", _lognormal(rng, COMMAND_GAP, 1.0), _lognormal(rng, COMMAND_SECONDS, 1.0))
+            for _ in range(rng.randint(8, 32))
+        ]
+        tests = SimulatedCall(
+            "tests", _lognormal(rng, COMMAND_GAP, 1.0), _lognormal(rng, TEST_SECONDS, 0.8), TEST_SERIAL
+        )
+        drawn.append([*calls, tests])
+    return drawn
+
+
+def _per_host(share: float, costs: Mapping[str, ToolCost]) -> list[ActionQueue]:
+    cores, durations = {"cores": max(1, round(share * CORES))}, Durations()
+    return [ActionQueue(cores, costs, durations=durations) for _ in range(HOSTS)]
+
+
+def _on_hosts(widths: tuple[int, ...]) -> Arm:
+    """Every call waits for cores of the host that its trajectory's sandbox is on."""
+
+    def arm(share: float) -> tuple[Route, int]:
+        hosts = _per_host(share, {"command": ToolCost("cores"), "tests": ToolCost("cores", widths)})
+        return lambda number, tool: None if tool == HOLD else hosts[number % HOSTS], 1
+
+    return arm
+
+
+def _held_on_hosts(share: float) -> tuple[Route, int]:
+    hosts = _per_host(share, {HOLD: ToolCost("cores", (HELD_CORES,))})
+    return lambda number, tool: hosts[number % HOSTS] if tool == HOLD else None, HELD_CORES
+
+
+def _split_on_hosts(share: float) -> tuple[Route, int]:
+    """Cores for commands and cores for tests of 4, in the ratio of their work."""
+    test = TEST_SECONDS * (TEST_SERIAL + (1 - TEST_SERIAL) / HELD_CORES) * HELD_CORES
+    command = COMMAND_SECONDS * 20
+    hosts = {
+        "command": _per_host(share * command / (command + test), {"command": ToolCost("cores")}),
+        "tests": _per_host(share * test / (command + test), {"tests": ToolCost("cores", (HELD_CORES,))}),
+    }
+    return lambda number, tool: None if tool == HOLD else hosts[tool][number % HOSTS], 1
+
+
+# Search: a service with a quota, shared by two tasks.
+
+SEARCH_SLOTS, SEARCH_RATE = 256, 250.0
+"""Assumed: requests at a time, and a second."""
+
+
+def _search(batch: int, seed: int) -> Trajectories:
+    """Assumed: 4 … 20 requests of 0.7 s, 3 s of generation before each; a third is of the second task."""
+    rng = Random(f"search {batch} {seed}")
+    return [
+        [
+            SimulatedCall("search", _lognormal(rng, 3.0, 0.8), _lognormal(rng, 0.7, 0.8))
+            for _ in range(rng.randint(4, 20))
+        ]
+        for _ in range(batch)
+    ]
+
+
+def _quota(share: float, tool: str = "search") -> ActionQueue:
+    needs = {"rate": 1.0} if tool == "search" else {}
+    rate = Rate(SEARCH_RATE * share, max(1.0, 25 * share))
+    return ActionQueue(
+        {"slots": max(1, round(SEARCH_SLOTS * share))}, {tool: ToolCost("slots", (1,), needs)}, {"rate": rate}
+    )
+
+
+def _shared_quota(share: float) -> tuple[Route, int]:
+    quota = _quota(share)
+    return lambda _, tool: None if tool == HOLD else quota, 1
+
+
+def _held_quota(share: float) -> tuple[Route, int]:
+    """A trajectory holds a slot; its requests wait for the rate alone, of which there are more slots than it fills."""
+    slots, rate = _quota(share, HOLD), _quota(share)
+    return lambda _, tool: slots if tool == HOLD else rate, 1
+
+
+def _split_quota(share: float) -> tuple[Route, int]:
+    """Half of it for each task."""
+    quotas = _quota(share / 2), _quota(share / 2)
+    return lambda number, tool: None if tool == HOLD else quotas[number % 3 == 2], 1
+
+
+# Nine teachers, each of which scores the trajectories of its domain.
+
+TEACHERS, DEVICES = 9, 40
+SCORE_SECONDS, SCORE_SERIAL = 1.9, 0.1
+"""Assumed, so that a score takes 0.62 s on four devices, as published."""
+LOAD_SECONDS = 1.3
+"""Assumed: 64 GB of weights onto one device, from host memory at 50 GB/s."""
+ROLLOUT_SECONDS = 1500.0
+"""Assumed mean of what comes before, so that teachers of four devices are busy under 3 % of a step, as published."""
+
+
+def _teachers(batch: int, seed: int) -> Trajectories:
+    rng = Random(f"teachers {batch} {seed}")
+    return [
+        [
+            SimulatedCall(
+                f"teacher {rng.randrange(TEACHERS)}",
+                _lognormal(rng, ROLLOUT_SECONDS, 0.6),
+                _lognormal(rng, SCORE_SECONDS, 0.3),
+                SCORE_SERIAL,
+            )
+        ]
+        for _ in range(batch)
+    ]
+
+
+def _on_cells(widths: tuple[int, ...]) -> Arm:
+    def arm(share: float) -> tuple[Route, int]:
+        devices = max(1, round(DEVICES * share))
+        costs = {f"teacher {number}": ToolCost("devices", widths) for number in range(TEACHERS)}
+        cells = ActionQueue({"devices": devices}, costs, places={"devices": Cells(devices, LOAD_SECONDS)})
+        return lambda _, tool: None if tool == HOLD else cells, 1
+
+    return arm
+
+
+def _own_cells(share: float) -> tuple[Route, int]:
+    """Every teacher has four devices."""
+    del share
+    own = {
+        f"teacher {number}": ActionQueue({"devices": 4}, {f"teacher {number}": ToolCost("devices", (4,))})
+        for number in range(TEACHERS)
+    }
+    return lambda _, tool: None if tool == HOLD else own[tool], 1
+
+
+CASES = {
+    "coding": Scenario(
+        (1280, 1536, 3072),
+        _coding,
+        {
+            "per_trajectory": _held_on_hosts,
+            "per_task": _split_on_hosts,
+            "fixed_4": _on_hosts((4,)),
+            "fixed_16": _on_hosts((16,)),
+            "elastic": _on_hosts(WIDTHS),
+        },
+        HOSTS * CORES,
+        "per_trajectory",
+        HOSTS * CORES,
+    ),
+    "search": Scenario(
+        (1280, 2048, 3072),
+        _search,
+        {"per_trajectory": _held_quota, "per_task": _split_quota, "elastic": _shared_quota},
+        SEARCH_SLOTS,
+        "per_trajectory",
+        SEARCH_SLOTS,
+    ),
+    "teachers": Scenario(
+        (2048, 3072),
+        _teachers,
+        {"per_task": _own_cells, "fixed_4": _on_cells((4,)), "elastic": _on_cells((1, 2, 4, 8))},
+        DEVICES,
+        "per_task",
+        4 * TEACHERS,
+    ),
+}
+
+
+def run(workload: Sequence[str] = (), batch: int | None = None, episodes: int = 64, seed: int = 0) -> dict[str, Any]:
+    simulated = [
+        row
+        for name in workload or CASES
+        for size in ([batch] if batch else CASES[name].batches)
+        for row in _case(name, size, seed)
+    ]
+    return {"targets": TARGETS, "simulated": simulated, "decisions": _decisions(), "real": _real(episodes, seed)}
+
+
+def _case(name: str, batch: int, seed: int) -> list[dict[str, Any]]:
+    case = CASES[name]
+    drawn = case.draw(batch, seed)
+    played = {arm: simulate(drawn, *make(1.0)) for arm, make in case.arms.items()}
+    elastic = played["elastic"]
+    saved = _saved(case, drawn, played[case.baseline].completion)
+    return [
+        {
+            "workload": name,
+            "batch": batch,
+            "arm": arm,
+            "completion_seconds": one.completion,
+            "queue_seconds": one.queue,
+            "step_seconds": one.seconds,
+            "use": one.busy / one.seconds / case.units,
+            "completion_ratio": one.completion / elastic.completion,
+            "step_ratio": one.seconds / elastic.seconds,
+            "resources_saved": saved if arm == case.baseline else None,
+            "overhead": one.decision_seconds / sum(call.ended - call.began for call in one.done),
+        }
+        for arm, one in played.items()
+    ]
+
+
+def _saved(case: Scenario, drawn: Trajectories, completion: float) -> float:
+    """The share of the baseline's resources without which the elastic arm still has that mean completion time."""
+    enough, short = 1.0, 0.0
+    for _ in range(5):
+        share = (enough + short) / 2
+        if simulate(drawn, *case.arms["elastic"](share)).completion <= completion:
+            enough = share
+        else:
+            short = share
+    return 1 - enough * case.units / case.held
+
+
+def _decisions(waiting: int = 3072, repeats: int = 9) -> list[dict[str, float]]:
+    """Milliseconds of processor time of a decision where so many wait, half of them elastic, by the cores that are
+    free."""
+    rng = Random("decisions")
+    curve = SpeedCurve(WIDTHS, tuple(TEST_SECONDS * (TEST_SERIAL + (1 - TEST_SERIAL) / width) for width in WIDTHS))
+    kinds = curve, SpeedCurve((1,), (COMMAND_SECONDS,))
+    queue = [Action(number, "call", {"memory": 1.0}, "cores", rng.choice(kinds)) for number in range(waiting)]
+    told = []
+    for free in (1, 16, CORES, HOSTS * CORES):
+        running = [Begun("cores", 4, rng.uniform(0, 10)) for _ in range((HOSTS * CORES - free) // 4)]
+        times = []
+        for _ in range(repeats):
+            began = thread_time()
+            schedule(queue, running, {"cores": free, "memory": 1e9}, 0.0)
+            times.append(1000 * (thread_time() - began))
+        told.append({"waiting": waiting, "free": free, "milliseconds": median(times), "most": max(times)})
+    return told
+
+
+# The same with processes: episodes whose Python runs in sandboxes of this machine.
+
+REPLY = {0: 'python("print(sum(i * i % 7 for i in range(400000)))")', 1: "0"}
+"""What the agent says in its turns: a program of some 40 ms, then an answer."""
+REPLY_SECONDS = 0.05
+"""Of generation, for all episodes that wait."""
+
+
+def _real(episodes: int, seed: int) -> dict[str, Any]:
+    """A step of episodes that each call Python twice, where sandboxes have a core while they run, and where an episode
+    holds one from its beginning to its end."""
+    ways = {"per_action": episodes, "per_trajectory": len(pool().cores)}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    results: dict[str, list[Any]] = {}
+    recorded: list[Recorded] = []
+    for _ in range(3):
+        for name, at_once in ways.items():
+            pool().take()
+            began = perf_counter()
+            results[name] = _step(episodes, at_once, seed)
+            seconds[name].append(perf_counter() - began)
+            recorded = pool().take() if name == "per_action" else recorded
+    middle = {name: median(own) for name, own in seconds.items()}
+    waits = _overhead()
+    return {
+        "episodes": episodes,
+        "cores": len(pool().cores),
+        "step_seconds": middle,
+        "step_ratio": middle["per_trajectory"] / middle["per_action"],
+        "same_results": results["per_action"] == results["per_trajectory"],
+        "tools": action_metrics(recorded, len(pool().cores)),
+        "overhead_milliseconds": waits,
+        "overhead": waits / 1000 / fmean(one.ended - one.began for one in recorded),
+    }
+
+
+def _overhead(calls: int = 500) -> float:
+    """Milliseconds of a call that does nothing and need not wait."""
+    began = perf_counter()
+    for _ in range(calls):
+        with pool().action("nothing", (1,)):
+            pass
+    pool().take()
+    return 1000 * (perf_counter() - began) / calls
+
+
+def _step(episodes: int, at_once: int, seed: int) -> list[Any]:
+    """What each episode was told. at_once: how many are played together."""
+    told = []
+    with ThreadPoolExecutor(THREADS) as threads:
+        for first in range(0, episodes, at_once):
+            envs = [TableEnv(rows=50) for _ in range(first, min(episodes, first + at_once))]
+            said = [[env.reset(seed=seed + first + number)] for number, env in enumerate(envs)]
+            for turn in range(3):
+                time.sleep(REPLY_SECONDS)
+                reply = REPLY[turn // 2]
+                for own, answer in zip(said, threads.map(lambda env, reply=reply: env.step(reply), envs), strict=True):
+                    own.append(answer)
+            for env in envs:
+                env.close()
+            told += said
+    return told

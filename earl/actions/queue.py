@@ -1,0 +1,276 @@
+"""What waits and what runs on some resources: capacity, rates, cells of devices, and durations learned on the way.
+
+    ask(number, tool) ─▶ waiting ─▶ begin(now): schedule(), then a place for each ─▶ running ─▶ end(number, now)
+
+Time is an argument: a simulator and a process with threads use the same queue.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
+from earl.errors import EarlError
+
+EXPECTED_SECONDS, EXPECTED_SERIAL = 1.0, 0.1
+"""Of a tool of which nothing was seen: its time, and the share of it that more units do not shorten."""
+EXPECTED_CALLS = 4.0
+"""What that share weighs, in calls × squared distance of 1/width from its mean: some 30 calls of 1 … 16 units."""
+REMEMBERED = 512
+"""Calls that count in a mean: what a tool is asked changes as the policy learns."""
+
+
+class Durations:
+    """The mean seconds of calls by tool and width, and the curve a + b/m that fits them best."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)  # by tool and width: calls, seconds
+        self._curves: dict[tuple[str, tuple[int, ...]], tuple[int, SpeedCurve]] = {}
+        self._seen: dict[str, int] = defaultdict(int)
+
+    def add(self, tool: str, width: int, seconds: float) -> None:
+        calls, mean = self._means[tool].get(width, (0.0, 0.0))
+        calls = min(calls + 1, REMEMBERED)
+        self._means[tool][width] = calls, mean + (seconds - mean) / calls
+        self._seen[tool] += 1
+
+    def curve(self, tool: str, widths: tuple[int, ...]) -> SpeedCurve:
+        """What is expected now; drawn anew whenever a tenth more calls were seen, so that many actions share one."""
+        seen = self._seen[tool]
+        drawn, curve = self._curves.get((tool, widths), (-1, None))
+        if curve is None or seen > 1.1 * drawn:
+            fixed, shared = self._fit(self._means[tool])
+            curve = SpeedCurve(widths, tuple(fixed + shared / width for width in widths))
+            self._curves[tool, widths] = seen, curve
+        return curve
+
+    def _fit(self, means: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
+        if not means:
+            return EXPECTED_SECONDS * EXPECTED_SERIAL, EXPECTED_SECONDS * (1 - EXPECTED_SERIAL)
+        calls = sum(many for many, _ in means.values())
+        mean = sum(many * seconds for many, seconds in means.values()) / calls
+        part = sum(many / width for width, (many, _) in means.items()) / calls
+        # Least squares, held to the usual shape by EXPECTED_CALLS: what few calls took says little of a curve.
+        usual = mean * (1 - EXPECTED_SERIAL) / (EXPECTED_SERIAL + (1 - EXPECTED_SERIAL) * part)
+        spread = sum(many * (1 / width - part) ** 2 for width, (many, _) in means.items())
+        slope = sum(many * (1 / width - part) * (seconds - mean) for width, (many, seconds) in means.items())
+        slope = (slope + EXPECTED_CALLS * usual) / (spread + EXPECTED_CALLS)
+        shared = min(max(slope, 0.0), mean / part)
+        return mean - shared * part, shared
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCost:
+    """What a call of a tool takes.
+
+    Example:
+        ToolCost("cores", (1, 2, 4), {"memory": 2.0})
+        ToolCost("search slots", needs={"search rate": 1.0})
+    """
+
+    resource: str
+    """Of which it takes one of `widths`."""
+    widths: tuple[int, ...] = (1,)
+    needs: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Rate:
+    """A quota of so many a second; at most `burst` are saved up."""
+
+    per_second: float
+    burst: float = 1.0
+    since: float = 0.0
+
+    def refilled(self, left: float, now: float) -> float:
+        left, self.since = min(self.burst, left + (now - self.since) * self.per_second), now
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The units that an action has, and the seconds that it takes to make them ready for it."""
+
+    units: tuple[int, ...]
+    ready_seconds: float = 0.0
+
+
+class Places(Protocol):
+    """Gives units of a resource by number."""
+
+    def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
+        """Units for a width, or fewer where that is better or all that there is; None: not even the least."""
+
+    def give(self, place: Place) -> None:
+        """Take them back."""
+
+
+class Cores:
+    """Cores by number; those next to each other share caches, so the lowest free ones are given."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._free = sorted(numbers)
+
+    def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
+        del tool, curve
+        taken, self._free = self._free[:width], self._free[width:]
+        return Place(tuple(taken))
+
+    def give(self, place: Place) -> None:
+        self._free = sorted([*self._free, *place.units])
+
+
+class Cells:
+    """Devices that services with state are loaded onto: blocks of 1, 2, 4 or 8 neighbours. A service stays on its cell
+    until another needs a device of it; the least recently used go first."""
+
+    def __init__(self, devices: int, load_seconds: float, host: int = 8) -> None:
+        """load_seconds: of a service onto one device, from host memory; n devices load at once."""
+        self._devices, self._load_seconds, self._host = devices, load_seconds, host
+        self.resident: dict[tuple[int, ...], str] = {}  # devices -> service, the least recently used first
+        self._busy = set[tuple[int, ...]]()
+
+    def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
+        ready = [cell for cell, service in self.resident.items() if service == tool and cell not in self._busy]
+        found = [(curve.at(len(cell)), 0.0, cell) for cell in ready if len(cell) in curve.widths]
+        for size in curve.widths:
+            if size <= width and (fresh := self._fresh(size)):
+                load = self._load_seconds / size
+                found.append((curve.at(size) + load, load, fresh))
+        if not found:
+            return None
+        _, load, cell = min(found)
+        for other in [other for other in self.resident if {*other} & {*cell}]:
+            del self.resident[other]
+        self.resident[cell] = tool
+        self._busy.add(cell)
+        return Place(cell, load)
+
+    def give(self, place: Place) -> None:
+        self._busy.remove(place.units)
+
+    def _fresh(self, size: int) -> tuple[int, ...] | None:
+        """An idle block: one with nothing on it, or whose service was used longest ago."""
+        busy = {device for cell in self._busy for device in cell}
+        used = {device: order for order, cell in enumerate(self.resident, 1) for device in cell}
+        blocks = [
+            (max(used.get(device, 0) for device in block), block)
+            for first in range(0, self._devices - size + 1)
+            if first % self._host % size == 0
+            and first // self._host == (first + size - 1) // self._host
+            and not busy & {*(block := tuple(range(first, first + size)))}
+        ]
+        return min(blocks)[1] if blocks else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningAction:
+    """An action that has begun."""
+
+    action: Action
+    place: Place
+    began: float
+
+    @property
+    def width(self) -> int:
+        return len(self.place.units)
+
+    def expected_end(self, now: float) -> float:
+        """One that runs longer than expected takes half as long again: durations have long tails."""
+        expected = self.began + self.place.ready_seconds + self.action.curve.at(self.width)
+        return max(expected, now + (now - self.began) / 2)
+
+
+class ActionQueue:
+    """Actions that share resources. `capacity` in units; a resource may have `rates` or `places` beside.
+
+    Raises:
+        EarlError: from `ask`, where a call takes more than there is.
+    """
+
+    def __init__(
+        self,
+        capacity: Mapping[str, float],
+        costs: Mapping[str, ToolCost],
+        rates: Mapping[str, Rate] | None = None,
+        places: Mapping[str, Places] | None = None,
+        durations: Durations | None = None,
+    ) -> None:
+        self.capacity, self.costs = dict(capacity), costs
+        self.free, self.durations = dict(capacity), durations or Durations()
+        self._rates = dict(rates or {})
+        self.free |= {name: rate.burst for name, rate in self._rates.items()}
+        self._places: dict[str, Places] = dict(places or {})
+        self.waiting: dict[int, Action] = {}
+        self.running: dict[int, RunningAction] = {}
+
+    def add(self, resource: str, units: float) -> None:
+        """Share one more resource."""
+        if resource not in self.capacity:
+            self.capacity[resource] = self.free[resource] = units
+
+    def add_rate(self, resource: str, rate: Rate) -> None:
+        self._rates[resource], self.free[resource] = rate, rate.burst
+
+    def ask(self, number: int, tool: str) -> None:
+        """Let a call wait. Numbers rise."""
+        cost = self.costs[tool]
+        widths = tuple(width for width in cost.widths if width <= self.capacity[cost.resource])
+        lacking = [name for name, units in cost.needs.items() if units > self._most(name)]
+        if lacking or not widths:
+            name = lacking[0] if lacking else cost.resource
+            raise EarlError(f"a call of {tool} takes more {name} than the {self._most(name):g} that there is")
+        self.waiting[number] = Action(number, tool, cost.needs, cost.resource, self.durations.curve(tool, widths))
+
+    def _most(self, name: str) -> float:
+        return self._rates[name].burst if name in self._rates else self.capacity.get(name, 0.0)
+
+    def begin(self, now: float) -> list[RunningAction]:
+        """Those that begin now."""
+        if not self.waiting:
+            return []
+        for name, rate in self._rates.items():
+            self.free[name] = rate.refilled(self.free[name], now)
+        held = [Begun(run.action.elastic, run.width, run.expected_end(now)) for run in self.running.values()]
+        begun, full = [], set[str]()
+        for grant in schedule(self.waiting.values(), held, self.free, now):
+            if grant.action.elastic not in full:
+                run = self._placed(grant.action, grant.width, now)
+                begun += [run] if run else []
+                full |= set() if run else {grant.action.elastic}
+        return begun
+
+    def _placed(self, action: Action, width: int, now: float) -> RunningAction | None:
+        places = self._places.get(action.elastic)
+        place = places.take(action.tool, action.curve, width) if places else Place(tuple(range(width)))
+        if place is None:
+            return None
+        run = self.running[action.number] = RunningAction(self.waiting.pop(action.number), place, now)
+        self._change(run, -1)
+        return run
+
+    def end(self, number: int, now: float) -> RunningAction:
+        """Give back what an action held, and learn how long it took."""
+        run = self.running.pop(number)
+        if places := self._places.get(run.action.elastic):
+            places.give(run.place)
+        self._change(run, 1)
+        self.durations.add(run.action.tool, run.width, now - run.began - run.place.ready_seconds)
+        return run
+
+    def _change(self, run: RunningAction, sign: int) -> None:
+        self.free[run.action.elastic] += sign * run.width
+        for name, units in run.action.needs.items():
+            if sign < 0 or name not in self._rates:  # what a rate gave is spent
+                self.free[name] += sign * units
+
+    def wake(self) -> float | None:
+        """When a rate next has what a waiting action takes of it; None: no action waits for one."""
+        times = [
+            rate.since + (action.needs[name] - self.free[name]) / rate.per_second
+            for name, rate in self._rates.items()
+            for action in [next((one for one in self.waiting.values() if name in one.needs), None)]
+            if action is not None and self.free[name] < action.needs[name]
+        ]
+        return min(times, default=None)

@@ -1,0 +1,174 @@
+"""Decisions against rules that always hold, and against the best schedule there is, found by trying all."""
+
+from functools import cache
+from itertools import product
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from earl.actions.scheduler import (
+    Action,
+    Begun,
+    Shares,
+    SpeedCurve,
+    _by_dynamic_programming,
+    _by_gain,
+    divided,
+    schedule,
+)
+
+
+def amdahl(seconds: float, serial: float, widths: tuple[int, ...]) -> SpeedCurve:
+    return SpeedCurve(widths, tuple(seconds * (serial + (1 - serial) / width) for width in widths))
+
+
+CURVES = st.builds(
+    amdahl,
+    st.floats(0.1, 50),
+    st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    st.sampled_from([(1,), (1, 2), (1, 2, 4), (2, 4, 8), (4,)]),
+)
+QUEUES = st.lists(st.tuples(CURVES, st.sampled_from(["cores", "devices"]), st.booleans()), max_size=12)
+
+
+def queue(drawn: list[tuple[SpeedCurve, str, bool]]) -> list[Action]:
+    return [
+        Action(number, "tool", {"memory": 2.0} if large else {}, resource, curve)
+        for number, (curve, resource, large) in enumerate(drawn)
+    ]
+
+
+def played(actions: list[Action], capacity: dict[str, float]) -> tuple[float, list[int]]:
+    """Run a queue that is there at once: the sum of completion times, and the order of beginnings."""
+    now, total, begun = 0.0, 0.0, list[int]()
+    running: list[tuple[float, Action, int]] = []
+    while actions or running:
+        free = dict(capacity)
+        for _, action, width in running:
+            free[action.elastic] -= width
+            for name, units in action.needs.items():
+                free[name] -= units
+        assert min(free.values()) >= 0, "capacity is exceeded"
+        grants = schedule(actions, [Begun(one.elastic, width, ends) for ends, one, width in running], free, now)
+        for grant in grants:
+            assert grant.width in grant.action.curve.widths
+            running.append((now + grant.action.curve.at(grant.width), grant.action, grant.width))
+            begun.append(grant.action.number)
+        actions = [one for one in actions if one.number not in {*begun}]
+        if grants:
+            continue
+        assert running, "actions wait, and nothing runs"
+        running.sort(key=lambda one: one[0])
+        now = running.pop(0)[0]
+        total += now
+    return total, begun
+
+
+@settings(max_examples=200, deadline=None)
+@given(QUEUES)
+def test_all_actions_end_within_capacity_and_first_come_first_on_each_resource(
+    drawn: list[tuple[SpeedCurve, str, bool]],
+) -> None:
+    actions = queue(drawn)
+    _, begun = played(actions, {"cores": 8, "devices": 4 if all(c.least <= 4 for c, _, _ in drawn) else 8, "memory": 5})
+    assert sorted(begun) == [action.number for action in actions]
+    for resource in ("cores", "devices"):
+        own = [number for number in begun if actions[number].elastic == resource]
+        assert own == sorted(own)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(CURVES, min_size=1, max_size=5), st.integers(0, 12))
+def test_units_are_divided_as_well_as_by_trying_all(curves: list[SpeedCurve], spare: int) -> None:
+    units = sum(curve.least for curve in curves) + spare
+    best = min(
+        sum(curve.at(width) for curve, width in zip(curves, widths, strict=True))
+        for widths in product(*(curve.widths for curve in curves))
+        if sum(widths) <= units
+    )
+    numbers = dict.fromkeys(curves, 1)
+    found, quick = _by_dynamic_programming(numbers, units), _by_gain(numbers, units)
+    assert used(found) <= units
+    assert used(quick) <= units
+    assert sum(curve.at(width) for curve, own in found.items() for width, _ in own) == pytest.approx(best)
+
+
+def used(shares: Shares) -> int:
+    return sum(width * many for own in shares.values() for width, many in own)
+
+
+def test_many_units_are_divided_by_their_gain() -> None:
+    # 600 units over 200 alike: the second unit of each gains 4 s, the third and fourth 1 s each: two of 200 for all
+    # leave 200, which widen the first hundred to four.
+    curve = SpeedCurve((1, 2, 4), (8.0, 4.0, 2.0))
+    assert divided({curve: 200}, 600) == {curve: [(4, 100), (2, 100), (1, 0)]}
+
+
+def test_a_curve_that_bends_the_wrong_way_is_followed_along_its_hull() -> None:
+    # Two units gain nothing, four gain 6 s: 2 s a unit.
+    assert SpeedCurve((1, 2, 4), (8.0, 8.0, 2.0)).steps == ((2.0, 3, 4),)
+
+
+def test_a_second_action_waits_where_width_pays() -> None:
+    # Two of 8 s on 4 cores that share nothing serial: one after the other at four, 2 + 4; at once at two, 4 + 4.
+    curve = amdahl(8, 0.0, (1, 2, 4))
+    two = [Action(number, "tests", {}, "cores", curve) for number in range(2)]
+    assert [(one.action.number, one.width) for one in schedule(two, [], {"cores": 4}, 0.0)] == [(0, 4)]
+    # Where half is serial: 5 + 10 s against 6 + 6.
+    slow = amdahl(8, 0.5, (1, 2, 4))
+    two = [Action(number, "tests", {}, "cores", slow) for number in range(2)]
+    assert [(one.action.number, one.width) for one in schedule(two, [], {"cores": 4}, 0.0)] == [(0, 2), (1, 2)]
+
+
+def test_a_large_action_is_not_passed_by_small_ones_after_it() -> None:
+    wide, narrow = SpeedCurve((4,), (1.0,)), SpeedCurve((1,), (1.0,))
+    waiting = [Action(0, "wide", {"memory": 1.0}, "cores", wide), Action(1, "narrow", {}, "cores", narrow)]
+    other = Action(2, "look up", {}, "quota", narrow)
+    sharing = Action(3, "look up", {"memory": 1.0}, "quota", narrow)
+    free = {"cores": 3.0, "quota": 5.0, "memory": 9.0}
+    assert [one.action.number for one in schedule([*waiting, other, sharing], [], free, 0.0)] == [2]
+
+
+def best_of_all(curves: tuple[SpeedCurve, ...], units: int, any_order: bool) -> float:
+    """The least sum of completion times of actions that are all there at once."""
+
+    @cache
+    def least(left: tuple[int, ...], running: tuple[tuple[float, int], ...]) -> float:
+        """Of what is to come, from the last event on; each running one counts at its end."""
+        free = units - sum(width for _, width in running)
+        costs = []
+        if running:
+            first = running[0][0]
+            later = tuple((round(ends - first, 9), width) for ends, width in running[1:])
+            costs.append(first * (len(left) + len(running)) + least(left, later))
+        for number in left if any_order else left[:1]:
+            curve = curves[number]
+            for width, seconds in zip(curve.widths, curve.seconds, strict=True):
+                if width <= free:
+                    rest = tuple(one for one in left if one != number)
+                    costs.append(least(rest, tuple(sorted([*running, (seconds, width)]))))
+        return min(costs, default=0.0)
+
+    return least(tuple(range(len(curves))), ())
+
+
+def ratios(any_order: bool) -> list[float]:
+    rng, found = Random(1), []
+    for _ in range(120):
+        units = rng.choice([2, 4])
+        widths = (1, 2) if units == 2 else (1, 2, 4)
+        curves = tuple(
+            amdahl(rng.choice([1.0, 2.0, 5.0, 9.0]), rng.choice([0.0, 0.1, 0.4]), rng.choice([widths, (1,)]))
+            for _ in range(rng.randint(2, 4))
+        )
+        total, _ = played([Action(n, "t", {}, "c", curve) for n, curve in enumerate(curves)], {"c": units})
+        found.append(total / best_of_all(curves, units, any_order))
+    return found
+
+
+def test_the_mean_is_near_the_best_first_come_first_served_schedule() -> None:
+    found = ratios(any_order=False)
+    assert min(found) > 1 - 1e-9
+    assert sum(found) / len(found) < 1.05
