@@ -120,9 +120,10 @@ FORFEIT = "forfeit"
 
 def line_of(episode: Episode) -> Line | None:
     """The line of play of an ended episode; None where it had no board, or moves that cannot be told from it."""
-    if episode.board is None:
+    if episode.board is None or episode.board.dealt:
         return None
-    game, moves, state = episode.board.game, list[int](), State()
+    game, moves = episode.board.game, list[int]()
+    state = game.deals[0][0]
     actions = [turn.action for turn in episode.turns if turn.action is not None]
     for before, action in [*zip(episode.positions, actions, strict=False), (episode.board.state, None)]:
         if state != before:

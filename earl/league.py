@@ -6,7 +6,7 @@ A player is a checkpoint, which plays greedily, or a scripted opponent. Every ga
 each pair plays from both seats: greedy players alone would play one game again and again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -90,7 +90,8 @@ class League:
         games = [(pair, number) for number in range(openings) for pair in pairs]
         results: list[GameResult] = []
         for start in range(0, len(games), WAVE):
-            wave = [self._game(pair, number, i, seed) for i, (pair, number) in enumerate(games[start : start + WAVE])]
+            some = enumerate(games[start : start + WAVE])
+            wave = [self._game(pair, number, i, seed, self._board()) for i, (pair, number) in some]
             paired = [one for one in wave if isinstance(one, PairedEpisodes)]
             if paired:
                 assert self.sampler is not None, "a checkpoint plays"
@@ -98,11 +99,24 @@ class League:
             results += [_result(pair, one) for (pair, _), one in zip(games[start:], wave, strict=False)]
         return results
 
-    def _game(self, pair: tuple[str, str], number: int, session: int, seed: int) -> PairedEpisodes | BoardGameEnv:
-        """A game that waits for its first prompt; of two scripted players the board at its end."""
+    def show(self, pair: tuple[str, str], seed: int, shown: Callable[[BoardGameEnv], BoardGameEnv]) -> GameResult:
+        """One game without an opening, on a board that shows it."""
+        game = self._game(pair, 0, 0, seed, shown(self._board()), opening=0)
+        if isinstance(game, PairedEpisodes):
+            assert self.sampler is not None, "a checkpoint plays"
+            play([game], Greedy(self.sampler, opponents=True))
+        return _result(pair, game)
+
+    def _board(self) -> BoardGameEnv:
         board = registry.make(self.env, **self.options)
         if not isinstance(board, BoardGameEnv):
-            raise EarlError(f"{self.env} is no board game of earl's; leave out --round-robin")
+            raise EarlError(f"{self.env} is no board game of earl's; players of it do not meet here")
+        return board
+
+    def _game(
+        self, pair: tuple[str, str], number: int, session: int, seed: int, board: BoardGameEnv, opening: int = OPENING
+    ) -> PairedEpisodes | BoardGameEnv:
+        """A game that waits for its first prompt; of two scripted players the board at its end."""
         own = [derive("league", seed, *pair, number, seat) for seat in (0, 1)]
         scripted = {
             seat: (scripted_player(name, self.env), Random(own[seat]))
@@ -110,7 +124,7 @@ class League:
             if name not in self.worlds
         }
         deal = derive("league", seed, "deal", number)
-        hands = Hands(Random(derive("league", seed, "opening", number)), scripted)
+        hands = Hands(Random(derive("league", seed, "opening", number)), scripted, opening)
         if len(scripted) < 2:
             return PairedEpisodes(board, partial(self._seat, pair, own, session), hands.move, deal)
         board.begin(deal)

@@ -24,9 +24,10 @@ from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.opponents import OpponentPool, admitted, scores_after
+from earl.rollout.opponents import OpponentPool, Start, admitted, scores_after, starts_after
 from earl.rollout.pack import trajectories_of
 from earl.rollout.self_play import RUN
+from earl.rollout.tasks import draw, passed
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal
 from earl.trajectory import ContextTokens, PlayedGroups
@@ -52,6 +53,7 @@ class Progress:
     layouts: dict[str, Any] = field(default_factory=dict)  # state of `earl.layouts.Layouts`
     baselines: dict[str, float] = field(default_factory=dict)  # running mean return of each role, see `algorithms/rae`
     scores: dict[str, float] = field(default_factory=dict)  # of the policy against its opponents
+    starts: dict[str, Start] = field(default_factory=dict)  # positions that games may begin at
     recent: tuple[int, ...] = ()
     """With a pool: steps of the last two scheduled checkpoints, of which the last may not be written yet."""
     pool: tuple[int, ...] = ()  # steps of those that are opponents
@@ -123,7 +125,9 @@ class OpenRun:
         return self.pipeline.config
 
     def opponents(self, progress: Progress) -> OpponentPool:
-        return OpponentPool(progress.scores, [f"{RUN}{self.folder.path}@{step}" for step in progress.pool])
+        return OpponentPool(
+            progress.scores, [f"{RUN}{self.folder.path}@{step}" for step in progress.pool], progress.starts
+        )
 
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()
@@ -137,11 +141,15 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         return _imitate(run, progress, clock)
     run.layouts.choose_layout("rollout", step, clock)
     with clock("rollout"):
-        play = partial(run.pipeline.rollout, step, run.opponents(progress))
+        pool = run.opponents(progress)
+        play = partial(run.pipeline.rollout, step, pool)
         groups = run.layouts.run_with_oom_retry("rollout", step, play)
     with clock("track"):
         record = _track(run, progress, groups)
         progress.scores = scores_after(progress.scores, groups)
+        if any(env.restarts for env in run.config.env.each.values()):
+            games = passed(run.pipeline.world, draw(run.config, step, pool), run.config.rollout.group_size, groups)
+            progress.starts = starts_after(progress.starts, games)
     batch: Any = None
     stats: dict[str, float] = {}
     if run.pipeline.learned(groups):

@@ -7,8 +7,8 @@ episodes of one task have tokens (`Trajectory`) or not (`TrajectorySummary`). Gr
 the driver of a cluster sees summaries, tokens stay elsewhere.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from hashlib import blake2b
 from itertools import groupby
@@ -143,6 +143,8 @@ class Trajectory(Ended):
     outcome: Outcome
     illegal: int  # invalid replies, whether or not the episode continued
     error: str | None = None  # one line that names the fault when stop is one of FAULTS
+    tools: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Counts of calls, such as {"python/calls": 2, "python/timeouts": 1}; they go to the metrics, not to the file."""
 
     @property
     def sampled(self) -> NDArray[np.bool_]:
@@ -219,6 +221,7 @@ class TrajectorySummary(Ended):
     num_sampled: int
     version_sum: int
     oldest: int
+    tools: Mapping[str, int]
     author_tokens: NDArray[np.int64]
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:

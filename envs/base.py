@@ -17,6 +17,7 @@ from typing import Any, TypedDict, cast
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import seeding
 
 from earl.errors import EarlError
 
@@ -46,6 +47,8 @@ class Info(TypedDict, total=False):
     """The rule that the last action broke; absent when the action was legal."""
     outcome: str
     """"win", "draw" or "loss"; present when `terminated` is true."""
+    tool_records: dict[str, int]
+    """What became of the calls of this step, such as {"python/calls": 2, "python/timeouts": 1}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class TextEnv(gymnasium.Env[str, str]):
     """Upper bound on the turns of an episode in which every action is legal."""
     charges_truncation: bool = True
     """Whether an episode that the environment truncates is charged as a forfeit."""
+    external: bool = False
+    """Whether a step mostly runs outside of this process: steps of many episodes then run at once, in threads, and each
+    call of a tool waits for a core."""
 
     observation_space = spaces.Text(max_length=4096, min_length=0, charset=CHARACTERS)
     action_space = spaces.Text(max_length=4096, min_length=0, charset=CHARACTERS)
@@ -81,6 +87,25 @@ class TextEnv(gymnasium.Env[str, str]):
     @abstractmethod
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Apply an action; return observation, reward, terminated, truncated, info."""
+
+    _unseeded: int | None = None
+    _generator: np.random.Generator | None = None
+
+    def keep_seed(self, seed: int | None) -> None:
+        """What `gymnasium.Env.reset` does with a seed, but that its generator, which takes longer to make than all else
+        in `reset`, is made when it is first read."""
+        if seed is not None:
+            self._unseeded = self._np_random_seed = seed
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:
+        if self._unseeded is not None:
+            self._generator, self._unseeded = seeding.np_random(self._unseeded)[0], None
+        return self._generator
+
+    @_np_random.setter
+    def _np_random(self, generator: np.random.Generator | None) -> None:
+        self._generator, self._unseeded = generator, None
 
     @abstractmethod
     def rule(self, action: str) -> str | None:
@@ -252,4 +277,7 @@ def _checked_info(info: object) -> Info:
         raise EarlError(f"info is {reprlib.repr(info)}; return a dict")
     if info.get("role", "user") not in ROLES:
         raise EarlError(f"info['role'] is {reprlib.repr(info['role'])}; return one of {', '.join(ROLES)}")
+    records = info.get("tool_records", {})
+    if not isinstance(records, dict) or not all(isinstance(one, str) for one in records):
+        raise EarlError(f"info['tool_records'] is {reprlib.repr(records)}; return a dict of counts")
     return cast(Info, info)

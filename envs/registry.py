@@ -42,14 +42,24 @@ _targets: dict[str, str | Factory] = {
     "bargain": "earl.envs.games.bargain:bargain",
     "words": "earl.envs.games.words:WordsEnv",
     "arithmetic": "earl.envs.tools.arithmetic:ArithmeticEnv",
-    "sums": "earl.envs.tools.sums:SumsEnv",
     "aircraft": "earl.envs.tools.aircraft:AircraftEnv",
     "lookup": "earl.envs.tools.lookup:LookupEnv",
     "table": "earl.envs.tools.table:TableEnv",
+    "code": "earl.envs.tools.code:CodeEnv",
 }
 _EARLS = frozenset(_targets)
-ADAPTERS = ("gymnasium", "openspiel", "pettingzoo", "reasoning_gym", "textarena", "verifiers")
-"""Libraries whose environments are named LIBRARY:NAME, each with a module of that name in `earl.envs.adapters`."""
+ADAPTERS = {
+    "gymnasium": "gymnasium",
+    "openspiel": "pyspiel",
+    "pettingzoo": "pettingzoo",
+    "reasoning_gym": "reasoning_gym",
+    "textarena": "textarena",
+    "verifiers": "verifiers",
+}
+"""What is imported of libraries whose environments are named LIBRARY:NAME, each with a module of that name in
+`earl.envs.adapters`."""
+CHANGED = {"arithmetic": (2, 'its calculator was called as <tool_call>2+3</tool_call>, and is called as calc("2+3")')}
+"""Environments whose rules are others since an edition (`env.edition`), and what changed."""
 ENTRY_POINTS = "earl.environments"
 PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 _allowed: set[str] = set()
@@ -125,6 +135,16 @@ def target(name: str) -> str | None:
             "move it to a file, or leave out env.processes"
         )
     return f"{own.__module__}:{getattr(own, '__qualname__', own)}"
+
+
+def check_edition(name: str, edition: int) -> None:
+    """Raises EarlError for an environment whose rules have changed since a run of that edition."""
+    since, change = CHANGED.get(name, (1, ""))
+    if edition < since:
+        raise EarlError(
+            f"this run is of an earlier {name}, env.edition = {edition}: {change}. It can be reported, and needs the "
+            "earl that made it for anything else; a new run takes the rules of today"
+        )
 
 
 def seats(name: str) -> int:
@@ -207,11 +227,6 @@ def _adapter_module(library: str) -> Any:
 def is_path(name: str) -> bool:
     """Whether a name is an import string, "module:attribute", or else names code to be imported."""
     return PATH.fullmatch(name) is not None and name not in _targets and adapter(name) in (None, "verifiers")
-
-
-def is_foreign(name: str) -> bool:
-    """Whether a known environment is none of earl's."""
-    return name not in _EARLS
 
 
 def allow(*names: str) -> None:

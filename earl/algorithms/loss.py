@@ -13,6 +13,7 @@ from earl.algorithms.base import Algorithm, Stats, TokenInputs
 from earl.batch import Batch
 
 KlEstimator = Literal["k1", "k2", "k3"]
+Excess = Literal["cap", "drop"]
 Aggregation = Literal["token", "sequence", "constant"]
 
 # Importance correction: rollouts may use older weights than the learner, and a sampler's arithmetic may differ from the
@@ -22,7 +23,7 @@ Aggregation = Literal["token", "sequence", "constant"]
 
 
 def corrected(
-    batch: Batch, proximal: NDArray[np.float32], mode: Literal["token", "sequence"], cap: float
+    batch: Batch, proximal: NDArray[np.float32], mode: Literal["token", "sequence"], cap: float, excess: Excess = "cap"
 ) -> tuple[Batch, dict[str, float]]:
     """The batch with log-probs of the proximal policy and weighted advantages.
 
@@ -32,10 +33,11 @@ def corrected(
         proximal: log-probs [T] at batch.mask of the learner's policy before the update.
         mode: by token, min(cap, π_prox / π_sampler) of each; by sequence, min(cap, the product of these ratios over
             all learned tokens of its row), where a row is one context.
+        excess: with "drop", a weight above the cap or below 1 / cap is 0 (IcePop, arXiv 2510.18855).
 
     Returns:
-        the batch, and over the learned tokens the mean weight, the share that was capped, and the KL divergence from
-        the sampler's policy to the proximal one, as `kl_to_sampler` of the losses measures it.
+        the batch, and over the learned tokens the mean weight, the share that was capped or dropped, and the KL
+        divergence from the sampler's policy to the proximal one, as `kl_to_sampler` of the losses measures it.
     """
     if not batch.mask.any():
         return batch, {}
@@ -43,11 +45,14 @@ def corrected(
     log_weight = log_ratio
     if mode == "sequence":
         log_weight = np.repeat(np.add.reduceat(log_ratio, batch.offsets[:-1]), batch.lengths)
-    weight = np.exp(np.minimum(log_weight, np.log(cap)))
+    weight, beyond = np.exp(np.minimum(log_weight, np.log(cap))), log_weight > np.log(cap)
+    if excess == "drop":
+        beyond = np.abs(log_weight) > np.log(cap)
+        weight[beyond] = 0.0
     learned = log_ratio[batch.mask]
     stats = {
         "correction/weight": float(weight[batch.mask].mean()),
-        "correction/capped": float((log_weight[batch.mask] > np.log(cap)).mean()),
+        "correction/capped": float(beyond[batch.mask].mean()),
         "kl_to_sampler": float((np.expm1(learned) - learned).mean()),
     }
     advantages = (batch.advantages * weight).astype(np.float32)

@@ -19,7 +19,9 @@ NO_BASELINES: Baselines = MappingProxyType({})
 
 
 def role(group: GroupOf[Played]) -> str:
-    return f"{group.task.env} {group.task.opponent} {group.task.seat}"
+    """One for all games of a seat against the policy itself, wherever they begin."""
+    opponent = "self" if group.task.opponent.startswith("self:") else group.task.opponent
+    return f"{group.task.env} {opponent} {group.task.seat}"
 
 
 def baselines_after(baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:

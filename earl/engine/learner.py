@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
-from earl.algorithms.loss import KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
+from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
 from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
 from earl.config import LearnerConfig
 from earl.documents import Fingerprints
@@ -132,6 +132,7 @@ class Update:
     correction: Literal["none", "token", "sequence"] = "none"  # of importance, see `earl.algorithms.loss`
     correction_cap: float = math.inf
     kl_estimator: KlEstimator = "k3"
+    correction_excess: Excess = "cap"
 
 
 class Learner:
@@ -261,7 +262,7 @@ class Learner:
         if update.correction == "none":
             return batch, {}
         proximal = self.logprobs(batch, part=part)
-        known, means = corrected(batch, proximal, update.correction, update.correction_cap)
+        known, means = corrected(batch, proximal, update.correction, update.correction_cap, update.correction_excess)
         if not part.alone:
             return known, means
         count = int(batch.mask.sum())

@@ -64,15 +64,15 @@ class Greedy:
     """A sampler that takes the most likely tokens, for opponents only where told; used in evaluation."""
 
     def __init__(self, sampler: Completes, opponents: bool = False) -> None:
-        self._sampler, self._opponents = sampler, opponents
+        self.sampler, self._opponents = sampler, opponents
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return self._sampler.generate(
+        return self.sampler.generate(
             [replace(prompt, greedy=self._opponents or not prompt.policy) for prompt in prompts]
         )
 
     def release(self, sessions: Sequence[int]) -> None:
-        self._sampler.release(sessions)
+        self.sampler.release(sessions)
 
 
 def play(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
@@ -88,13 +88,20 @@ def play(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
 
 def _play_in_lockstep(episodes: Sequence[Playable], sampler: Completes) -> None:
     waiting = [episode for episode in episodes if episode.stop is None]
-    while waiting:
-        completions = sampler.generate([episode.prompt() for episode in waiting])
-        time.sleep(max(episode.delay() for episode in waiting))
-        for episode, completion in zip(waiting, completions, strict=True):
-            episode.receive(completion)
-        sampler.release([own for episode in waiting if episode.stop is not None for own in episode.sessions])
-        waiting = [episode for episode in waiting if episode.stop is None]
+    with ThreadPoolExecutor(THREADS, "earl-environment") as threads:
+        while waiting:
+            completions = sampler.generate([episode.prompt() for episode in waiting])
+            time.sleep(max(episode.delay() for episode in waiting))
+            received = []
+            for episode, completion in zip(waiting, completions, strict=True):
+                if isinstance(episode, Episode) and getattr(episode.env, "external", False):
+                    received.append(threads.submit(episode.receive, completion))
+                else:
+                    episode.receive(completion)
+            for one in received:
+                one.result()
+            sampler.release([own for episode in waiting if episode.stop is not None for own in episode.sessions])
+            waiting = [episode for episode in waiting if episode.stop is None]
 
 
 def demonstrate(

@@ -6,6 +6,7 @@ prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment �
 import time
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -142,6 +143,7 @@ class Episode:
         self.token_log = TokenLog()
         self.turns: list[Turn] = []
         self.illegal = 0
+        self.tools: Counter[str] = Counter()
         self.stop: StopReason | None = None
         self.outcome = Outcome.LOSS
         self.error: str | None = None
@@ -241,7 +243,7 @@ class Episode:
         """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
         ended = (self.stop, self.outcome, self.illegal, self.error)
-        return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended)
+        return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended, tools=self.tools)
 
     def learners(self) -> "list[Episode]":
         return [self]
@@ -285,6 +287,7 @@ class Episode:
             self._turn(start, action, 0.0, seconds)
             return self.fail(fault.message)
         self._turn(start, action, reward, seconds)
+        self.tools.update(info.get("tool_records", {}))
         if terminated:
             return self._end(StopReason.FINISHED, Outcome(info["outcome"]))
         if truncated:

@@ -1,5 +1,6 @@
 """Metrics of a step's episodes, and match results."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
     """Returns, stop reasons and context lengths of a step."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     replies = sum(len(trajectory.turns) for trajectory in trajectories)
+    tools = sum((Counter(trajectory.tools) for trajectory in trajectories), Counter[str]())
     stops = {f"stop/{stop}": _share(t.stop is stop for t in trajectories) for stop in StopReason}
     by_env: dict[str, list[float]] = {}
     for trajectory in trajectories:
@@ -27,6 +29,7 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
         "zero_variance_groups": _share(len({t.reward for t in group.trajectories}) == 1 for group in groups),
         **rewards,
         **stops,
+        **{f"tool/{name}": float(number) for name, number in tools.items()},
         **context_metrics(trajectories),
     }
 

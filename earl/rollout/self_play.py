@@ -15,6 +15,8 @@ from earl.trajectory import Completion, Prompt, StopReason
 
 SELF = "self"
 """The opponent that is the policy itself: it learns from both seats."""
+AFTER = f"{SELF}:"
+"""Begins the names of the same opponent in games that begin after some moves, such as "self:1 5 9"."""
 RUN = "run:"
 """Begins the names of opponents that are checkpoints, such as run:tictactoe-1@200."""
 
@@ -24,19 +26,28 @@ PAST = "past"
 
 
 def is_policy(opponent: str) -> bool:
-    return opponent in (SELF, PAST) or opponent.startswith(RUN)
+    return opponent == PAST or is_self(opponent) or opponent.startswith(RUN)
+
+
+def is_self(opponent: str) -> bool:
+    return opponent == SELF or opponent.startswith(AFTER)
 
 
 @dataclass(slots=True)
 class LateSeat:
-    """The seat whose first `left` moves are random: its episode begins after them, and so holds no move of another."""
+    """The seat whose first `left` moves are random: its episode begins after them, and so holds no move of another.
+    opening: moves of both seats before that."""
 
     seat: int
     left: int
     rng: Random
+    opening: str = ""
 
     def move(self, board: BoardGameEnv) -> None:
-        """Make its moves while it is to move, as far as they are random."""
+        """Make the opening, then its moves while it is to move, as far as they are random."""
+        for action in self.opening.split():
+            board.move(action)
+        self.opening = ""
         while board.player == self.seat and self.left and not board.over:
             board.move(self.rng.choice(board.legal))
             self.left -= 1

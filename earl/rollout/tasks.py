@@ -1,7 +1,7 @@
 """Which episodes a step plays: tasks drawn by the shares of opponents and seats, their seeds and environments."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -16,10 +16,10 @@ from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError, boundary
 from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
-from earl.rollout.opponents import EMPTY, OpponentPool
-from earl.rollout.self_play import SELF, LateSeat, PairedEpisodes, is_policy
+from earl.rollout.opponents import EMPTY, OpponentPool, Passed, openings
+from earl.rollout.self_play import AFTER, SELF, LateSeat, PairedEpisodes, is_policy, is_self
 from earl.seeds import derive
-from earl.trajectory import Task
+from earl.trajectory import FAULTS, Outcome, Played, PlayedGroups, Task
 
 EVALUATION = "evaluation"
 """Seeds derived from this word are held out: training never sees them. A run selects its best weights by them."""
@@ -67,16 +67,37 @@ class EpisodeFactory:
         """A new episode of a task; where its opponent is a policy, both seats of the game."""
         if not is_policy(task.opponent):
             return self.episode(task, seed, session)
+        board, late = self._board(task, seed)
+        return PairedEpisodes(board, partial(self._seat, task, seed, session), late.move, task.seed)
+
+    def _board(self, task: Task, seed: int) -> tuple[BoardGameEnv, LateSeat]:
         world = self.of(task.env)
         board = registry.make(task.env, **world.options)
         assert isinstance(board, BoardGameEnv), "preflight has checked it"
         late = Random(f"late {task.seed}").randint(0, world.random_replies) if task.opponent == SELF else 0
-        late_moves = LateSeat(1 - task.seat, late, Random(f"opponent {seed}"))
-        return PairedEpisodes(board, partial(self._seat, task, seed, session), late_moves.move, task.seed)
+        opening = task.opponent.removeprefix(AFTER) if task.opponent.startswith(AFTER) else ""
+        return board, LateSeat(1 - task.seat, late, Random(f"opponent {seed}"), opening)
+
+    def passed(self, task: Task, seed: int, ended: Mapping[int, Played]) -> Iterator[Passed]:
+        """The positions of a game against SELF in which the policy was to move, by playing it again. ended: episodes by
+        their seeds, those of its seats among them."""
+        own = [ended.get(derive(seed, "seat", seat)) for seat in (0, 1)]
+        left = [iter([turn.action for turn in one.turns if turn.action is not None] if one else []) for one in own]
+        board, late = self._board(task, seed)
+        board.begin(task.seed)
+        action: str | None = ""
+        while action is not None:
+            late.move(board)
+            if board.over or (mover := own[board.player]) is None or mover.stop in FAULTS:
+                return
+            lost = mover.outcome is Outcome.LOSS and not mover.bootstrapped
+            yield Passed(task.env, board.seen_by(board.player)[0], " ".join(board.moves), lost)
+            if (action := next(left[board.player], None)) is not None:
+                board.move(action)
 
     def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""
-        learns = task.opponent == SELF or env.seat == task.seat
+        learns = is_self(task.opponent) or env.seat == task.seat
         world = self if learns or self.checkpoints is None else self.checkpoints(task.opponent)
         own, number = replace(task, seat=env.seat), derive(seed, "seat", env.seat)
         rules, chat = world.of(task.env).rules, world.of(task.env).chat
@@ -115,7 +136,18 @@ def draw(config: Config, step: int, pool: OpponentPool = EMPTY) -> Draw:
     """The tasks of a step. Where opponents do not depend on the run's course, they follow from recipe and step alone,
     and so are known ahead of time."""
     seed = derive(config.run.seed, "rollout", step)
-    return Draw(step, draw_tasks(opponents(config, pool), config.rollout.prompts, seed), seed)
+    tasks = draw_tasks(opponents(config, pool), config.rollout.prompts, seed)
+    for name, env in config.env.each.items():
+        tasks = _restarted(tasks, name, env.restarts, pool, Random(f"starts of {name} {seed}"))
+    return Draw(step, tasks, seed)
+
+
+def _restarted(tasks: Sequence[Task], env: str, share: float, pool: OpponentPool, rng: Random) -> list[Task]:
+    """The tasks, with that share of an environment's games against SELF begun at positions of the pool."""
+    chosen = [number for number, task in enumerate(tasks) if (task.env, task.opponent) == (env, SELF)]
+    chosen = rng.sample(chosen, round(share * len(chosen)))
+    found = dict(zip(chosen, openings(pool.starts, env, len(chosen), rng), strict=False))
+    return [replace(task, opponent=found.get(number, task.opponent)) for number, task in enumerate(tasks)]
 
 
 def opponents(config: Config, pool: OpponentPool = EMPTY, taught: bool = False) -> dict[str, dict[str, float]]:
@@ -168,3 +200,12 @@ def group_episodes(
 
 def episode_seed(seed: int, number: int, member: int) -> int:
     return derive(seed, "episode", number, member)
+
+
+def passed(world: EpisodeFactory, drawn: Draw, size: int, groups: PlayedGroups) -> Iterator[Passed]:
+    """The positions of a step's games against SELF in which the policy was to move. size: of a group."""
+    ended = {played.seed: played for group in groups for played in group.trajectories}
+    for number, task in enumerate(drawn.tasks):
+        if is_self(task.opponent):
+            for member in range(size):
+                yield from world.passed(task, episode_seed(drawn.seed, number, member), ended)

@@ -20,7 +20,7 @@ from pettingzoo.utils import wrappers
 from earl.envs.adapters.base import Adapted, factory
 from earl.envs.adapters.gymnasium import text_of
 from earl.envs.games import GAMES
-from earl.envs.games.base import Game, State
+from earl.envs.games.base import Game
 from earl.errors import unknown
 
 FAMILIES = ("classic", "butterfly", "atari", "sisl")
@@ -125,7 +125,7 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         self.render_mode = render_mode
         self.possible_agents = list(AGENTS)
         self.agents = list(AGENTS)
-        self.state_of_game = State()
+        self.state_of_game = self.game.deals[0][0]
         rows, columns = game.size
         self._cells = [game.stone(row, column) for row in range(rows) for column in range(columns)]
         shape = (rows, columns, 3)
@@ -141,7 +141,7 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         del seed, options
         self.agents = list(AGENTS)
-        self.state_of_game = State()
+        self.state_of_game = self.game.deals[0][0]
         self.rewards = dict.fromkeys(AGENTS, 0.0)
         self._cumulative_rewards = dict.fromkeys(AGENTS, 0.0)
         self.terminations = dict.fromkeys(AGENTS, False)

@@ -4,8 +4,10 @@ A game is a `Game` value, not a subclass: `earl.envs.games.mnk.TICTACTOE`, `earl
 The environment and the scripted players depend on this file only.
 """
 
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -106,7 +108,8 @@ class Game:
     def deal(self, rng: Random) -> Any:
         if not self.dealt:
             return self.deals[0][0]
-        return rng.choices([state for state, _ in self.deals], cum_weights=[*accumulate(p for _, p in self.deals)])[0]
+        below = _below(self)
+        return self.deals[bisect(below, rng.random() * below[-1], hi=len(below) - 1)][0]
 
     def seen(self, state: Any, seat: int) -> str:
         """What a seat is told of a state."""
@@ -138,7 +141,10 @@ class Game:
         return tuple(tuple(mark if mark in self.marks else "" for mark in line) for line in lines)
 
     def legal_actions(self, state: Any) -> tuple[str, ...]:
-        return tuple([self.actions[move] for move in self.legal(state)])
+        return self.named(self.legal(state))
+
+    def named(self, moves: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple([self.actions[move] for move in moves])
 
     def after(self, text: str) -> Any:
         """The position after these actions, one a character. Raises EarlError for one that is illegal there."""
@@ -149,6 +155,12 @@ class Game:
                 raise EarlError(f"{self.name} {text!r}: move {number}, {action!r}, is illegal; {one_of}")
             state = self.play(state, self.actions.index(action))
         return state
+
+
+@cache
+def _below(game: Game) -> list[float]:
+    """The probability of each deal and those before it."""
+    return [*accumulate(chance for _, chance in game.deals)]
 
 
 @runtime_checkable

@@ -20,6 +20,9 @@ TOP = BOTTOM << ROWS - 1
 MIDDLE = (COLUMN[3], COLUMN[2] | COLUMN[3] | COLUMN[4], BOARD & ~(COLUMN[0] | COLUMN[6]))
 """The one, three and five central columns: a stone counts once for each group that contains it."""
 MARKS = ("X", "O")
+SECOND = 7 * COLUMNS
+BOTH_BOTTOMS = BOTTOM | BOTTOM << SECOND
+"""The bottom rows of two boards, the second player's above the first one's."""
 
 
 @cache
@@ -49,11 +52,12 @@ def legal(state: State) -> tuple[int, ...]:
 
 
 def play(state: State, move: int) -> State:
-    occupied = state.first | state.second
+    first, second = state
+    occupied = first | second
     # Adding the column's bottom bit carries through its stones to the lowest empty cell.
     stone = (occupied + (1 << 7 * move)) & COLUMN[move] & ~occupied
     assert stone, f"column {move} is full"
-    return state.add(stone)
+    return State(first, second | stone) if occupied.bit_count() & 1 else State(first | stone, second)
 
 
 def completing(stones: int, occupied: int) -> int:
@@ -84,13 +88,15 @@ def promise(state: State, player: int) -> int:
 
 def render(state: State) -> str:
     """Six rows of seven, the top row first: "." is empty, "X" and "O" are stones."""
-    # Binary digits read as decimals add up to one digit per cell: 0 empty, 1 first, 2 second player.
-    digits = f"{int(f'{state.first:b}') + 2 * int(f'{state.second:b}'):049d}"[::-1]
-    cells = digits.translate(_CELLS)
-    return "\n".join([cells[row::7] for row in (5, 4, 3, 2, 1, 0)])
+    both = state.first | state.second << SECOND
+    return "\n".join([_row(both >> row & BOTH_BOTTOMS) for row in (5, 4, 3, 2, 1, 0)])
 
 
-_CELLS = str.maketrans("012", "." + "".join(MARKS))
+@cache
+def _row(stones: int) -> str:
+    """The text of a row by both players' stones on it, as on the bottom row."""
+    cells = (MARKS[0] if stones >> 7 * c & 1 else MARKS[1] if stones >> 7 * c + SECOND & 1 else "." for c in range(7))
+    return "".join(cells)
 
 
 def stone(row: int, column: int) -> int:

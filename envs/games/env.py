@@ -3,12 +3,12 @@
 from random import Random
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from earl.envs.base import OTHER_MOVES, Board, Info, TextEnv
 from earl.envs.games.base import Game, Player
 from earl.errors import EarlError
+from earl.seeds import draws
 
 WIN_REWARD, LOSS_REWARD = 1.0, -1.0
 RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
@@ -34,36 +34,41 @@ class BoardGameEnv(TextEnv):
         self.instructions = game.instructions
         self.max_turns = (game.max_plies + 1) // 2
         self.state: Any = game.deals[0][0]
+        self.moves: list[str] = []
+        """Made by `move` since `begin`."""
+        self._moves: tuple[int, ...] = ()
         self._legal: tuple[str, ...] = ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """Begin a game. `seed` draws what is dealt and, in games that open alike, the opponent's moves before the first
         of this seat; `options["opponent_seed"]` seeds the opponent's others, else `seed` does."""
-        gymnasium.Env.reset(self, seed=seed)
+        self.keep_seed(seed)
         opponent_seed = (options or {}).get("opponent_seed", seed)
         if opponent_seed is None:
             opponent_seed = int(self.np_random.integers(1 << 31))
         if seed is None:
             seed = opponent_seed
-        # Not the plain seed: an agent that draws from Random(seed) would get the opponent's stream.
-        following = f"opponent {opponent_seed}"
-        self._rng = Random(following)
-        self.begin(seed)
-        if self.state.player != self.seat:
-            self._open(f"opening {seed}", following)
-        return self._observation(self.seat), {"role": "user", "legal_actions": self._legal}
+        self.state = self._dealt(seed)
+        if self.opponent is not None:  # a new one: a model that plays has a conversation for each
+            self._rng = Random()
+        opens_alike = self.game.opens_alike and self.state.player != self.seat
+        if opens_alike:
+            self._draw_by("opening", seed)
+            self._go_on()
+        self._draw_by("opponent", opponent_seed)
+        if not opens_alike:
+            self._go_on()
+        return self.game.seen(self.state, self.seat), {"role": "user", "legal_actions": self._legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
-        if not self._legal:
-            raise EarlError("step() outside an episode; call reset() to begin one")
-        broken = self.rule(action)
-        if broken is not None:
-            info: Info = {"role": "user", "legal_actions": self._legal, "illegal": broken}
-            return broken, 0.0, False, False, info
-        self.state = self.game.play(self.state, self.game.actions.index(action))
-        self._opponent_moves()
-        self._legal = self.game.legal_actions(self.state)
+        if action not in self._legal:
+            if not self._legal:
+                raise EarlError("step() outside an episode; call reset() to begin one")
+            broken = self.rule(action) or ""
+            return broken, 0.0, False, False, {"role": "user", "legal_actions": self._legal, "illegal": broken}
+        self.state = self.game.play(self.state, self._moves[self._legal.index(action)])
+        self._go_on()
         return self.seen_by(self.seat)
 
     @property
@@ -87,19 +92,21 @@ class BoardGameEnv(TextEnv):
 
     def begin(self, seed: int) -> None:
         """Clear the board, or deal."""
-        self.state = self.game.deal(Random(f"deal {seed}")) if self.game.dealt else self.game.deals[0][0]
-        self._legal = self.game.legal_actions(self.state)
+        self.moves = []
+        self.state = self._dealt(seed)
+        self._look()
 
     def move(self, action: str) -> None:
         """Make a legal move of the player to move."""
-        self.state = self.game.play(self.state, self.game.actions.index(action))
-        self._legal = self.game.legal_actions(self.state)
+        self.moves.append(action)
+        self.state = self.game.play(self.state, self._moves[self._legal.index(action)])
+        self._look()
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
         if not self._legal:
             return self._finish(seat)
-        return self._observation(seat), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
+        return self.game.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
@@ -122,22 +129,31 @@ class BoardGameEnv(TextEnv):
         marked = next((place for place in np.ndindex(*self.game.size) if self.game.stone(*place) == new), None)
         return Board(self.game.cells(after), marked)
 
-    def _open(self, opening: str, following: str) -> None:
-        """The opponent's moves before the first of this seat, by the seed of an opening where the game opens alike."""
-        if self.game.opens_alike:
-            self._rng.seed(opening)  # the same object: a model that plays has a conversation for each
-        self._opponent_moves()
-        self._legal = self.game.legal_actions(self.state)
-        if self.game.opens_alike:
-            self._rng.seed(following)
+    def _dealt(self, seed: int) -> Any:
+        return self.game.deal(Random(f"deal {seed}")) if self.game.dealt else self.game.deals[0][0]
 
-    def _opponent_moves(self) -> None:
-        while self.state.player != self.seat and (legal := self.game.legal(self.state)):
+    def _draw_by(self, part: str, seed: int) -> None:
+        """Seed what the opponent draws in one part of a game. Where none is given, its moves are drawn without a
+        `Random`, which takes longer to seed than most games to play."""
+        if self.opponent is None:
+            self._draws = draws(seed if part == "opponent" else ~seed)
+        else:  # not the plain seed: an agent that draws from Random(seed) would get the opponent's stream
+            self._rng.seed(f"{part} {seed}")
+
+    def _look(self) -> None:
+        self._moves = self.game.legal(self.state)
+        self._legal = self.game.named(self._moves)
+
+    def _go_on(self) -> None:
+        """Let the opponent move until it is this seat's turn, or the end."""
+        game, state = self.game, self.state
+        while (moves := game.legal(state)) and state.player != self.seat:
             if self.opponent is None:
-                move = self._rng.choice(legal)
+                move = moves[int(next(self._draws) * len(moves))]
             else:
-                move = self.opponent.move(self.game, self.state, self._rng)
-            self.state = self.game.play(self.state, move)
+                move = self.opponent.move(game, state, self._rng)
+            state = game.play(state, move)
+        self.state, self._moves, self._legal = state, moves, game.named(moves)
 
     def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         winner = self.game.winner(self.state)
@@ -150,10 +166,7 @@ class BoardGameEnv(TextEnv):
         if self.game.payoff:
             reward = self.game.payoff(self.state, seat) / self.game.stake
         info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
-        return f"{self._observation(seat)}\n{RESULTS[outcome]}", reward, True, False, info
-
-    def _observation(self, seat: int) -> str:
-        return self.game.seen(self.state, seat)
+        return f"{self.game.seen(self.state, seat)}\n{RESULTS[outcome]}", reward, True, False, info
 
 
 class SharedSeat(TextEnv):

@@ -19,7 +19,6 @@ SMALL = 9
 5,478 in Tic-Tac-Toe, are all remembered."""
 POSITIONS = 1 << 13
 """Of a larger board, that are remembered."""
-_CELLS = str.maketrans("012", "." + "".join(MARKS))
 
 CELL = (
     "the letter of its column (a is the left one) and the number of its row (1 is the top one), such as b1 for the "
@@ -35,9 +34,14 @@ INSTRUCTIONS = (
 
 def show(first: int, second: int, rows: int, columns: int) -> str:
     """One line a row; an empty cell is a dot."""
-    # Binary digits read as decimals add up to one digit per cell: 0 empty, 1 first, 2 second player.
-    digits = f"{int(f'{first:b}') + 2 * int(f'{second:b}'):0{rows * columns}d}"[::-1].translate(_CELLS)
-    return "\n".join([digits[row : row + columns] for row in range(0, rows * columns, columns)])
+    full = (1 << columns) - 1
+    return "\n".join([_row(first >> r & full, second >> r & full, columns) for r in range(0, rows * columns, columns)])
+
+
+@cache
+def _row(first: int, second: int, columns: int) -> str:
+    cells = (MARKS[0] if first >> c & 1 else MARKS[1] if second >> c & 1 else "." for c in range(columns))
+    return "".join(cells)
 
 
 class LineRules:
@@ -60,6 +64,7 @@ class LineRules:
             self.won = tuple(map(self.has_line, range(1 << self.cells))).__getitem__
         remembered = cache if self.small else lru_cache(POSITIONS)
         self.legal, self.wins = remembered(self._legal), remembered(self._wins)
+        self.play = cache(self._play) if self.small else self._play
         self.promise, self.render = remembered(self._promise), remembered(self._render)
 
     def has_line(self, stones: int) -> bool:
@@ -99,7 +104,7 @@ class LineRules:
         occupied = state.first | state.second
         return tuple([cell for cell in range(self.cells) if not occupied >> cell & 1])
 
-    def play(self, state: State, move: int) -> State:
+    def _play(self, state: State, move: int) -> State:
         assert not (state.first | state.second) >> move & 1, f"cell {move} is taken"
         return state.add(1 << move)
 

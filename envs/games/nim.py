@@ -1,7 +1,7 @@
 """Nim: heaps of objects, from one of which a player takes some; who takes the last one wins (Bouton 1901)."""
 
 import re
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from operator import xor
 from typing import Any, NamedTuple
 
@@ -11,6 +11,8 @@ from earl.errors import EarlError
 
 LETTERS = "abcdefgh"
 TALLEST = 99
+POSITIONS = 1 << 13
+"""That are remembered."""
 
 
 class Heaps(NamedTuple):
@@ -27,10 +29,12 @@ def nim_game(heaps: tuple[int, ...]) -> Game:
     moves = [(heap, taken) for heap, size in enumerate(heaps) for taken in range(1, size + 1)]
     names = tuple(f"{LETTERS[heap]}{taken}" for heap, taken in moves)
 
+    @lru_cache(POSITIONS)
     def legal(state: Heaps) -> tuple[int, ...]:
         left = state.heaps
         return tuple([number for number, (heap, taken) in enumerate(moves) if taken <= left[heap]])
 
+    @lru_cache(POSITIONS)
     def play(state: Heaps, move: int) -> Heaps:
         heap, taken = moves[move]
         left = [*state.heaps]

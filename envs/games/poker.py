@@ -43,7 +43,8 @@ class BettingRules:
 
     def __init__(self, sizes: tuple[int, ...], most_bets: int) -> None:
         self.sizes, self.most_bets = sizes, most_bets
-        self.legal = lru_cache(HANDS)(self._legal)
+        remembered = lru_cache(HANDS)
+        self.legal, self.play, self.sees = remembered(self._legal), remembered(self._play), remembered(self._sees)
 
     def _legal(self, hand: Hand) -> tuple[int, ...]:
         moves = hand.bets[-1]
@@ -53,7 +54,7 @@ class BettingRules:
             return CHECK, BET
         return (FOLD, CALL, RAISE) if sum(move >= BET for move in moves) < self.most_bets else (FOLD, CALL)
 
-    def play(self, hand: Hand, move: int) -> Hand:
+    def _play(self, hand: Hand, move: int) -> Hand:
         *before, moves = hand.bets
         bets = (*before, (*moves, move))
         ended = move == CALL or (move == CHECK and len(moves) == 1)
@@ -86,7 +87,7 @@ class BettingRules:
         first, second = (_strength(hand.cards, seat) for seat in (0, 1))
         return None if first == second else int(first < second)
 
-    def sees(self, hand: Hand, seat: int) -> str:
+    def _sees(self, hand: Hand, seat: int) -> str:
         r"""Such as "first K\ntable Q\nbet call\ncheck": the own card, that of the table once it is open, the moves of
         each round; the other player's card after a showdown."""
         lines = [f"{MARKS[seat]} {RANKS[hand.cards[seat]]}"]

@@ -7,8 +7,6 @@ from random import Random
 from string import ascii_lowercase
 from typing import Any
 
-import gymnasium
-
 from earl.envs.base import Info, TextEnv
 from earl.errors import EarlError
 
@@ -59,7 +57,7 @@ class WordsEnv(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         del options
-        gymnasium.Env.reset(self, seed=seed)
+        self.keep_seed(seed)
         if seed is None:
             seed = int(self.np_random.integers(1 << 31))
         self._secret, self.told = Random(f"words {seed}").choice(words(self.length)), []

@@ -61,6 +61,14 @@ def test_by_sequence_a_row_has_one_weight_the_product_of_its_ratios():
     assert stats["correction/capped"] == pytest.approx(2 / 3)
 
 
+def test_weights_outside_the_caps_are_dropped():
+    found, stats = corrected(BATCH, PROXIMAL, "token", 1.6, "drop")
+    assert found.advantages == pytest.approx([0, 1.5, 0, 0, 0, 0])  # 4 is above 1.6, and 0.5 below 1 / 1.6
+    assert stats["correction/capped"] == pytest.approx(2 / 3)
+    found, _ = corrected(BATCH, PROXIMAL, "sequence", 2.5, "drop")
+    assert found.advantages == pytest.approx([0, 0, 0, 0, 0, 1])  # 6 is above 2.5
+
+
 def test_a_batch_that_teaches_nothing_has_nothing_to_correct():
     for rows in ([], [[None]]):
         empty = batch(rows)

@@ -82,6 +82,7 @@ def played(chat, script, isolation, **options):
     return play(episodes, script(*[["a", "b", "c"]] * 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "shape"), CASES)
 def test_the_run_goes_on_and_the_record_names_the_fault(chat, script, isolated, where, shape):
     alone = played(chat, script, None)
@@ -110,6 +111,7 @@ JUDGED = [
 JUDGED += [("reset", "raises"), ("reset", "sleeps"), ("close", "raises")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "shape"), JUDGED)
 def test_an_evaluation_goes_on_and_counts_the_fault(chat, script, isolated, where, shape):
     if shape == "fills memory":

@@ -1,7 +1,10 @@
 """The numbers of a step, worked out by hand on three short episodes."""
 
+from dataclasses import replace
+
 import pytest
 
+from earl.placement.embedded import groups_from_bytes, groups_to_bytes
 from earl.rollout.drivers import play
 from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
 from earl.trajectory import Group, StopReason
@@ -31,6 +34,18 @@ def test_episode_metrics(played):
         "stop/truncated_turn": 0.5,
     }
     assert sum(numbers[f"stop/{stop}"] for stop in StopReason) == 1
+
+
+def test_calls_of_tools_are_counted(played):
+    win, forfeit, cut = played
+    one, two = replace(win, tools={"python/calls": 2, "python/timeouts": 1}), replace(cut, tools={"python/calls": 3})
+    numbers = episode_metrics([Group((one, forfeit)), Group((two, two))])
+    assert {name: own for name, own in numbers.items() if name.startswith("tool/")} == {
+        "tool/python/calls": 8,
+        "tool/python/timeouts": 1,
+    }
+    groups = [Group((one, forfeit)), Group((two, two))]
+    assert episode_metrics(groups_from_bytes(groups_to_bytes(groups))) == numbers  # in another process
 
 
 def test_staleness_is_that_of_the_sampled_tokens(episode, script):

@@ -1,10 +1,13 @@
 """Who is met, and how often: shares, how hard an opponent is, and the pool of checkpoints."""
 
+from random import Random
+
 import numpy as np
 import pytest
 
 from earl.config import OneEnvConfig
-from earl.rollout.opponents import EMPTY, OpponentPool, admitted, scores_after
+from earl.rollout import opponents
+from earl.rollout.opponents import EMPTY, OpponentPool, Passed, Start, admitted, openings, scores_after, starts_after
 from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory
 
 
@@ -66,3 +69,25 @@ def test_the_pool_keeps_the_oldest_and_the_newest_and_spreads_the_others():
     assert (pool[0], pool[-1], len(pool)) == (0, 90, 4)
     assert admitted((0, 10, 40), 50, 3) == (0, 40, 50)  # 10 lies closest to the one before it
     assert admitted((0,), 10, 2) == (0, 10)
+
+
+def test_positions_of_lost_games_are_remembered_with_the_share_that_was_held_since():
+    lost, held = Passed("nim", "a", "1", True), Passed("nim", "a", "1", False)
+    assert starts_after({}, [held]) == {}
+    known = starts_after({}, [lost])
+    assert known == {"nim a": Start("1", pytest.approx(0.4))}  # 0.8 · 0.5
+    assert starts_after(known, [held])["nim a"].held == pytest.approx(0.52)  # 0.8 · 0.4 + 0.2
+    assert known["nim a"].held == pytest.approx(0.4)
+
+
+def test_the_oldest_positions_are_forgotten(monkeypatch):
+    monkeypatch.setattr(opponents, "MOST_STARTS", 2)
+    assert [*starts_after({}, [Passed("nim", name, name, True) for name in "abca"])] == ["nim b", "nim c"]
+
+
+def test_games_begin_where_half_of_them_are_held():
+    starts = {"nim a": Start("1", 0.5), "nim b": Start("2", 1.0), "nim c": Start("3", 0.0), "hex a": Start("4", 0.5)}
+    drawn = openings(starts, "nim", 2700, Random(0))
+    # weights 0.25, 0.01 and 0.01 of 0.27: 2500, 100 and 100
+    assert {name: round(drawn.count(name), -2) for name in {*drawn}} == {"self:1": 2500, "self:2": 100, "self:3": 100}
+    assert openings(starts, "chess", 5, Random(0)) == []

@@ -9,7 +9,7 @@ from earl.placement.fragment import group_of
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Rules
 from earl.rollout.pack import by_seat, pack, trajectories_of
-from earl.rollout.tasks import OTHER_SEAT, EpisodeFactory, group_episodes
+from earl.rollout.tasks import OTHER_SEAT, Draw, EpisodeFactory, group_episodes, passed
 from earl.trajectory import Completion, Outcome, StopReason, Task
 
 
@@ -158,3 +158,43 @@ def test_the_number_of_random_moves_is_the_same_in_a_group_and_the_moves_are_not
     lates = [game._late.__self__ for game in games]
     assert len({late.left for late in lates}) == 1
     assert len({late.rng.random() for late in lates}) == 8
+
+
+def test_a_game_begins_after_the_moves_of_its_opening(world, seats, text):
+    # X 1, O 4, X 2 lie on the board; O is to move, does not see the threat, and loses to 3.
+    game = world(history="board_only").game(Task("tictactoe", 3, 0, "self:1 4 2"), 3, 0)
+    x, o = play([game], seats("3", "5"))
+    assert text(o.tokens) == "(O XX3\nO56\n789$[5$"
+    assert text(x.tokens) == "(X XX3\nOO6\n789$[3$"
+    assert (x.outcome, o.outcome) == (Outcome.WIN, Outcome.LOSS)
+
+
+@pytest.mark.parametrize("opponent", ["self", "self:1 4"])
+def test_positions_of_a_game_are_found_from_the_actions_of_its_seats(world, opponent):
+    made = replace(world(history="board_only"), random_replies=3)
+    drawn = Draw(1, [Task("tictactoe", seed, seed % 2, opponent) for seed in range(12)], 9)
+    games = group_episodes(made, dict(enumerate(drawn.tasks)), 2, 9)
+    seen = []  # of the seat to move, before each reply
+    sampler = FirstLegal()
+    for game in games:
+        sampler.asked.clear()
+        play([game], sampler)
+        seen += [prompt.rsplit("(", 1)[1].split("$")[0] for _, prompt in sampler.asked]
+    groups = by_seat([group_of(games[start : start + 2]) for start in range(0, len(games), 2)])
+    found = [*passed(made, drawn, 2, groups)]
+    assert [one.seen for one in found] == seen
+    for one in found:
+        board, _ = made._board(Task("tictactoe", 0, 0, f"self:{one.moves}"), 0)
+        board.begin(0)
+        for action in one.moves.split():
+            board.move(action)
+        assert board.seen_by(board.player)[0] == one.seen
+    assert {one.lost for one in found} == {True, False}
+
+
+def test_a_position_before_an_illegal_reply_is_lost_by_the_seat_that_made_it_alone(world, seats):
+    made, drawn = world(), Draw(1, [Task("tictactoe", 3, 0, "self")], 9)
+    games = group_episodes(made, {0: drawn.tasks[0]}, 1, 9)
+    play(games, seats("12", "11"))  # O takes the cell that X has
+    found = [*passed(made, drawn, 1, by_seat([group_of(games)]))]
+    assert [(one.moves, one.lost) for one in found] == [("", False), ("1", True)]

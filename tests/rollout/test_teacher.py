@@ -29,26 +29,19 @@ def demonstrated(chat):
 
 def test_a_tool_task_is_solved_by_calls_and_an_answer(chat, text):
     episode = EpisodeFactory("arithmetic", {}, chat, ROOMY).episode(Task("arithmetic", seed=5), seed=1, session=0)
-    first, second = episode.env.operations
-    value = str(eval_of(first))
+    start, value, end = map(str, episode.env.results)
+    first, second = (f'calc("{{}}{term:+}")' for term in episode.env.terms)
     trajectories, labels = demonstrate([episode], {"arithmetic": (agent("solver", "arithmetic"),) * 2}, 0.0)
     (result,) = trajectories
     assert (result.stop, result.outcome, result.reward) == (StopReason.FINISHED, Outcome.WIN, 1.0)
-    actions = [f"<tool_call>{first}</tool_call>", f"<tool_call>{second}</tool_call>", str(eval_of(second))]
+    actions = [first.format(start), second.format(value), end]
     assert [turn.action for turn in result.turns] == actions
     assert [text(labels[0][turn]) for turn in range(3)] == [f"{action}$" for action in actions]
     # The calculator answers as the tool, in the template's tool message.
     assert f"[{actions[0]}$|{value}$[" in text(result.tokens)
     by_tool = result.tokens[result.authors == Author.TOOL]
-    assert text(by_tool) == value + str(eval_of(second))
+    assert text(by_tool) == value + end
     assert text(result.tokens[result.authors >= Author.THINKING]) == "$".join([*actions, ""])
-
-
-def eval_of(operation):
-    """The value of "a+b" or "a-b"."""
-    sign = "+" if "+" in operation else "-"
-    left, right = map(int, operation.split(sign))
-    return left + right if sign == "+" else left - right
 
 
 def test_every_label_is_learned_where_nothing_was_disturbed(demonstrated):
@@ -83,7 +76,7 @@ def test_demonstrations_carry_no_log_probability(demonstrated):
 
 
 def test_a_reply_that_the_student_could_not_finish_is_not_taught(demonstrated):
-    # "<tool_call>…</tool_call>" takes more than 8 characters.
+    # 'calc("37+48")' takes more than 8 characters.
     with pytest.raises(EarlError, match=r"set agent\.max_turn_tokens to at least [0-9]+"):
         demonstrated("arithmetic", "solver", 0.0, 1, rules=Rules(max_turn_tokens=8, context_limit=512))
 

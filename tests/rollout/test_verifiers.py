@@ -121,6 +121,7 @@ def first_free(messages: list[dict[str, str]]) -> str:
     return "I take\n" + next(sign for sign in board if sign.isdigit())
 
 
+@pytest.mark.slow
 def test_a_game_is_what_it_is_in_earl(played: Callable, model) -> None:
     episodes = played("'tictactoe', opponent='random'", first_free, tasks=4)
     assert [episode.task.data.seat for episode in episodes] == [0, 1, 0, 1]
