@@ -7,6 +7,7 @@ from pathlib import Path
 from earl.config import Config
 from earl.envs import registry
 from earl.errors import EarlError
+from earl.observer import Observer
 from earl.recipe import build, dump, load_toml, override
 from earl.runs.folder import RunFolder, create, lock
 from earl.runs.store import Series
@@ -24,7 +25,7 @@ def recipe(env: str, assignments: Sequence[str]) -> Config:
     return build(override(tree, assignments))
 
 
-def trained(root: Path, name: str, config: Config) -> RunFolder:
+def trained(root: Path, name: str, config: Config, observer: Observer | None = None) -> RunFolder:
     """Train or continue a run to its end. Raises EarlError if it has another recipe or was stopped."""
     folder = RunFolder(root / name)
     if not folder.config.is_file():
@@ -32,7 +33,7 @@ def trained(root: Path, name: str, config: Config) -> RunFolder:
     elif folder.config.read_text(encoding="utf-8") != dump(config):
         raise EarlError(f"{folder.path} holds a run of another recipe; give another folder with --runs")
     with lock(folder):
-        progress = train(folder, config)
+        progress = train(folder, config, observer)
     if not progress.finished:
         raise EarlError(f"{folder.path} was stopped at step {progress.step}; the same command goes on from there")
     return folder

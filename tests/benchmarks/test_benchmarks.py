@@ -1,11 +1,13 @@
 """The benchmarks measure what they say; how fast this machine is, no test asks."""
 
 import json
+import sys
+from random import Random
 
 import pytest
 import torch
 
-from earl.benchmarks import footprint, rollout, step
+from earl.benchmarks import envs, footprint, rollout, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
@@ -90,6 +92,34 @@ def test_the_checks_that_are_timed_are_called():
     with step.timed() as watch:
         parse_toml(b"steps = 3")
     assert watch.calls == 1 and watch.seconds > 0
+
+
+def test_games_are_measured_beside_those_of_others_and_what_is_missing_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(envs, "SECONDS", 0.01)
+    pairs = [("tictactoe", {}, "pettingzoo", "tictactoe_v3"), ("leduc", {}, "openspiel", "leduc_poker")]
+    monkeypatch.setattr(envs, "PAIRS", [*pairs, ("nim", {"heaps": "1 2"}, "none", "nim")])
+    monkeypatch.setitem(sys.modules, "pyspiel", None)  # as where it is not installed
+    monkeypatch.setitem(envs.LIBRARIES, "none", lambda name: {"none": envs.own("nim", heaps="1 2")})
+    assert command_line(["bench", "envs", "--repeats", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [*result["ratio"]] == ["pettingzoo", "none"] and [*result["missing"]] == ["openspiel:leduc_poker"]
+    assert "pip install 'earl[openspiel]'" in result["missing"]["openspiel:leduc_poker"]
+    assert result["ratio"]["pettingzoo"]["median"] > 1
+
+
+@pytest.mark.parametrize(("env", "options", "library", "name"), envs.PAIRS)
+def test_moves_of_the_games_of_others_are_legal_ones(monkeypatch, env, options, library, name):
+    """An illegal move would end a game early: most games are as long as earl's."""
+    try:
+        theirs = envs.LIBRARIES[library](name)[library]
+    except ImportError as error:
+        pytest.skip(str(error))
+    rounds = 3 if name == "KuhnPoker-v0" else 1
+    games = 200 if library == "openspiel" else 40
+    turns = [
+        sum(play(seed, Random(seed)) for seed in range(games)) / games for play in (theirs, envs.own(env, **options))
+    ]
+    assert turns[0] / rounds == pytest.approx(turns[1], rel=0.3)
 
 
 def test_the_command_prints_json_or_lines(monkeypatch, capsys):
