@@ -17,7 +17,7 @@ DEV := $(VENV)/.ready-dev
 # Files in the order of tests/conftest.py, which puts the slow ones first.
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(or $(PROCESSES),3) --dist loadfile --no-loadscope-reorder
 
-EXTRAS := lora mlflow notebook openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
+EXTRAS := lora mcp mlflow notebook openspiel prometheus ray reasoning_gym sign tensorboard textarena trackio verifiers wandb
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --generate-hashes --strip-extras --no-header --annotation-style line
 # vLLM's CPU build pins a build of torch that PyPI lacks, and asks for libraries that have no build for it.
 UNFIT := 'torch>=2.10' $(patsubst %,'%; python_version<"3"',torchaudio torchcodec torchvision triton)

@@ -1,6 +1,9 @@
 """`earl play` against a trained model: a person plays a game with it, or watches it solve a task."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,6 +11,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from earl.agents.parser import Reply, Unreadable, parse, parser
+from earl.agents.scripted import perfect
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import ScriptedPlayer
 from earl.cli.text import clean
@@ -17,21 +22,27 @@ from earl.envs.base import ForeignEnv, Info, TextEnv
 from earl.envs.games.base import Game
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
+from earl.league import League
 from earl.placement.embedded import EvalPolicy
-from earl.rollout.drivers import play
+from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import EVALUATION
 from earl.seeds import derive
-from earl.trajectory import Author, Outcome, StopReason, Task, Trajectory
+from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory
 
 
-def ask(rule: Callable[[str], str | None]) -> str:
-    """Read an action until it breaks no rule. Raises Interrupted at the end of input."""
+def ask(rule: Callable[[str], str | None], hint: Callable[[], str] | None = None) -> str:
+    """Read an action until it breaks no rule. Raises Interrupted at the end of input, TakenBack where that is asked."""
     while True:
         try:
             text = input("your move: ").strip()
         except EOFError:
             raise Interrupted from None
+        if hint and text == "hint":
+            click.echo(clean(hint()))
+            continue
+        if hint and text == "back":
+            raise TakenBack
         broken = rule(text)
         if broken is None:
             return text
@@ -51,20 +62,41 @@ def board(game: Game, state: Any, seat: int) -> str:
     return "\n".join(" ".join(row) for row in rows)
 
 
-class Person:
-    """The opponent of an environment whose moves are typed. `other` names the person's own opponent."""
+class TakenBack(Interrupted):
+    """The person wants the last move undone."""
 
-    def __init__(self, other: str) -> None:
+
+def hint(game: Game, state: Any) -> str:
+    """What the best player that knows the game would do."""
+    for name in ("perfect", "alphabeta:4"):
+        with suppress(EarlError):
+            player = scripted.player(name, game.name)
+            getattr(player, "check", lambda _: None)(game)
+            likely = [(game.actions[move], share) for move, share in player.distribution(game, state)]
+            return f"{name} plays {', '.join(f'{move} ({share:.0%})' for move, share in likely)}"
+    return f"nobody knows better in {game.name}"
+
+
+class Person:
+    """The opponent of an environment whose moves are typed. `other` names the person's own opponent; `before`: the
+    moves of a game whose last one was taken back, which is played again up to there."""
+
+    def __init__(self, other: str, before: Sequence[int] = ()) -> None:
         self._other = other
         self._left: Any = None
         self._seat = 0
+        self._again, self.made = [*before], list[int]()
 
     def move(self, game: Game, state: Any, rng: Random) -> int:
         del rng
         self._seat = state.player
-        self.show(game, state)
-        click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
-        move = game.actions.index(ask(lambda text: _rule(game, state, text)))
+        if self._again:
+            move = self._again.pop(0)
+        else:
+            self.show(game, state)
+            click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
+            move = game.actions.index(ask(lambda text: _rule(game, state, text), lambda: hint(game, state)))
+        self.made.append(move)
         self._left = game.play(state, move)
         return move
 
@@ -107,10 +139,24 @@ SHOWN = (Author.ENVIRONMENT, Author.TOOL)
 
 def play_scripted(name: str, game: str, seat: int, seed: int) -> None:
     """Play against a scripted player at `seat`."""
-    player, person = scripted.player(name, game), Person(name)
+    player = scripted.player(name, game)
     if not isinstance(player, ScriptedPlayer):  # a game without a board of earl: the person has the environment's seat
-        solve(registry.make(game, seat=1 - seat, opponent=player), seed)
-        return
+        return solve(registry.make(game, seat=1 - seat, opponent=player), seed)
+    return _with_take_back(name, lambda person: _play_scripted(player, person, game, seat, seed))
+
+
+def _with_take_back(name: str, game: Callable[[Person], None]) -> None:
+    """Play a game, from its beginning again without the last move of the person where that is taken back: the other
+    player then moves as before."""
+    person = Person(name)
+    while True:
+        try:
+            return game(person)
+        except TakenBack:
+            person = Person(name, person.made[:-1])
+
+
+def _play_scripted(player: ScriptedPlayer, person: Person, game: str, seat: int, seed: int) -> None:
     env = registry.make(game, seat=seat, opponent=person)
     assert isinstance(env, BoardGameEnv)
     player.check(env.game)
@@ -124,9 +170,12 @@ def play_scripted(name: str, game: str, seat: int, seed: int) -> None:
 
 def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
     """Play against a model at `seat`. The person is the environment's opponent: the model plays as in evaluations."""
-    person = Person(name)
+    _with_take_back(name, lambda person: _play_model(judge, person, name, seat, seed))
+
+
+def _play_model(judge: EvalPolicy, person: Person, name: str, seat: int, seed: int) -> None:
     task = Task(judge.world.env, derive(EVALUATION, seed), seat, "person")
-    episode, played = play_episode(judge, task, person)
+    episode, played = play_episode(judge, task, person, name)
     if isinstance(episode.env, BoardGameEnv):
         person.show(episode.env.game, episode.env.state)
     else:
@@ -153,10 +202,78 @@ def _text(judge: EvalPolicy, tokens: NDArray[np.int32]) -> str:
     return judge.world.chat.decode(tuple(tokens.tolist()))
 
 
-def play_episode(judge: EvalPolicy, task: Task, opponent: object = None) -> tuple[Episode, Trajectory]:
-    """Play one episode. Raises EarlError if the environment fails."""
+def play_episode(judge: EvalPolicy, task: Task, opponent: object = None, name: str = "") -> tuple[Episode, Trajectory]:
+    """Play one episode, and tell what a model of that name thinks. Raises EarlError if the environment fails."""
     episode = judge.world.episode(task, task.seed, 0, opponent)
-    [played] = play([episode], judge.sampler)
+    sampler = judge.sampler
+    [played] = play([episode], ThinksAloud(name, sampler, episode) if name and isinstance(sampler, Greedy) else sampler)
     if played.error:
         raise EarlError(f"environment {task.env!r} fails: {played.error}; check it with `earl envs check`")
     return episode, played
+
+
+SAMPLES = 32
+VALUES = {1: "wins", 0: "draws", -1: "loses"}
+
+
+class ThinksAloud:
+    """Shows what a model wrote before its move, and how likely it makes each move, by the replies that it gives when
+    it samples, beside what the move comes to where a solver knows."""
+
+    def __init__(self, name: str, sampler: Greedy, episode: Episode) -> None:
+        self._name, self._sampler, self._episode = name, sampler, episode
+
+    def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
+        completions = self._sampler.generate(prompts)
+        for prompt, completion in zip(prompts, completions, strict=True):
+            if thought := self._read(completion).thinking:
+                click.echo(clean(f"{self._name} thinks: {thought}"))
+            if board := self._episode.board:
+                self._show(board, [replace(prompt, seed=derive("odds", n), session=~n) for n in range(SAMPLES)])
+        return completions
+
+    def release(self, sessions: Sequence[int]) -> None:
+        self._sampler.release(sessions)
+
+    def _show(self, board: BoardGameEnv, prompts: Sequence[Prompt]) -> None:
+        drawn = Counter(self._action(reply) for reply in self._sampler.sampler.generate(prompts))
+        self._sampler.sampler.release([prompt.session for prompt in prompts])
+        game, ends = board.game, dict[int, perfect.Solution]()
+        if game.name in perfect.SOLVERS:
+            ends = perfect.solved(game, board.state)
+        values = {game.actions[move]: f" {VALUES[end.value]}" for move, end in ends.items()}
+        told = [f"{action} {drawn[action] / SAMPLES:.0%}{values.get(action, '')}" for action in board.legal]
+        other = 1 - sum(drawn[action] for action in board.legal) / SAMPLES
+        click.echo(clean(f"{self._name} weighs: {', '.join(told)}" + f", no legal move {other:.0%}" * (other > 0)))
+
+    def _read(self, completion: Completion) -> Reply:
+        chat, thinking = self._episode.chat, self._episode.rules.thinking
+        text = chat.decode(tuple(completion.tokens))
+        return parse(text, thinking=thinking, opened=thinking and chat.opens_thinking)
+
+    def _action(self, completion: Completion) -> str:
+        try:
+            return parser(self._episode.rules.parser).action(self._read(completion).action)
+        except Unreadable:
+            return ""
+
+
+class ShownBoard(BoardGameEnv):
+    """A board that shows every move of the two that meet on it."""
+
+    def __init__(self, board: BoardGameEnv, names: Sequence[str]) -> None:
+        super().__init__(board.game)
+        self._names = names
+
+    def move(self, action: str) -> None:
+        seat = self.player
+        super().move(action)
+        click.echo(clean(f"{self._names[seat]} plays {action}"))
+        click.echo(board(self.game, self.state, seat))
+
+
+def watch_game(league: League, pair: tuple[str, str], seed: int) -> None:
+    """Let two players of a league meet once."""
+    result = league.show(pair, seed, lambda board: ShownBoard(board, pair))
+    how = " by forfeit" if result.forfeit else ""
+    click.echo(clean("draw" if result.points == 0.5 else f"{pair[0 if result.points else 1]} wins{how}"))

@@ -1,6 +1,7 @@
 """`earl envs`: list, show and check environments."""
 
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -22,7 +23,9 @@ def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
         return None
     if library:
         offered = registry.offered(library)
-        return print_json(offered) if as_json else click.echo("\n".join(map(one_line, offered)))
+        if as_json or offered:
+            return print_json(offered) if as_json else click.echo("\n".join(map(one_line, offered)))
+        return click.echo(f"{library} has no list of names; write {library}:NAME")
     found: list[dict[str, Any]] = []
     for name in registry.names():  # an installed package's environment may fail
         with boundary() as fault:
@@ -40,10 +43,9 @@ def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
             for spec in found
         ],
     )
-    for library in registry.ADAPTERS:
-        with boundary():  # it is not installed
-            if names := registry.offered(library):
-                click.echo(f"{library}: {len(names)}, such as {one_line(names[0])}; earl envs --library {library}")
+    for library, module in registry.ADAPTERS.items():
+        if find_spec(module):  # importing all of them takes long
+            click.echo(f"{library} is installed; its environments: earl envs --library {library}")
     return None
 
 

@@ -34,14 +34,14 @@ from earl.runs.store import Store
 
 
 def transfers(given: "Options", names: str | None, as_json: bool) -> None:
-    """Plan only the dispatch, on one cluster, and print it. `names`: of columns, with commas between them; None: all.
+    """Plan only the dispatch, on one cluster, and print it. `names`: of columns, with commas between them.
 
     Raises EarlError for several clusters or invalid options.
     """
     if len(given.gpus) > 1:
         raise EarlError(f"--dispatch plans for one cluster, --gpus names {len(given.gpus)}; leave all but one out")
     (model, shape), config = shape_named(given.model), recipe(given)
-    cluster, columns = of_gpus(given.gpus[0], _kinds(given.hardware)), _columns(names)
+    cluster, columns = of_gpus(given.gpus[0], _kinds(given.hardware)), _columns(names, config)
     jobs = contexts(config, shape, cluster)
     longest = jobs[-1]
     by_context = [entry(job, columns) for job in jobs]
@@ -103,9 +103,11 @@ def _costs(title: str, first: str, lines: Iterable[tuple[str, CostLine]]) -> Gri
     return Grid(title, (f"\n{first}", "\nlayouts", "MiB\nbatch", "\ncrosses", "\nbound", *rates), tuple(rows))
 
 
-def _columns(names: str | None) -> Columns:
+def _columns(names: str | None, config: Config) -> Columns:
+    """Unless named, those of a batch that its loss reads: the old values only where they are clipped."""
     if names is None:
-        return named(field.name for field in fields(Batch) if field.name != "offsets")
+        unread = {"offsets"} if config.algorithm.options.get("value_clip") else {"offsets", "values"}
+        return named(field.name for field in fields(Batch) if field.name not in unread)
     return named(dict.fromkeys(name.strip() for name in names.split(",")))
 
 

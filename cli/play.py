@@ -10,7 +10,9 @@ SEATS = ("first", "second")
 
 
 @declared("play")
-def command(env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path) -> None:
+def command(
+    env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path, other: str | None
+) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.cli import contestants, duel
     from earl.cli.players import find_run, unknown_player
@@ -24,14 +26,19 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
     folder = None if against is None else find_run(root, against)
     if checkpoint is not None and folder is None:
         raise click.UsageError("--checkpoint is of a run; name one with --against, or leave it out.")
-    other = 1 - SEATS.index(seat or "first")
+    if other is not None:
+        if against is None or checkpoint or task:
+            raise click.UsageError("--watch names the second of two players of a game; name the first with --against.")
+        pair = (other, against) if seat == "second" else (against, other)
+        return duel.watch_game(contestants.league(root, pair, env), pair, seed)
+    own = 1 - SEATS.index(seat or "first")
     try:
         if folder is not None:
             _, judge = contestants.of_run(folder, env, checkpoint)
             if task:
                 duel.watch(judge, seed)
             else:
-                duel.play_model(judge, folder.name, other, seed)
+                duel.play_model(judge, folder.name, own, seed)
         elif against is None and task:
             duel.solve(registry.make(env), seed)
         elif against is None:
@@ -40,6 +47,7 @@ def command(env: str, against: str | None, seat: str | None, checkpoint: str | N
         elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.BOARD_PLAYERS, *scripted.names(env)}:
             raise unknown_player(root, against, env)
         else:
-            duel.play_scripted(against, env, other, seed)
+            duel.play_scripted(against, env, own, seed)
     except KeyboardInterrupt:
         click.echo("\nleft before the end")
+    return None

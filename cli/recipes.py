@@ -12,6 +12,8 @@ from earl.errors import EarlError
 from earl.recipe import build, load_toml, made_by_earl, override
 
 FOLDER = Path(str(files("earl") / "configs"))
+OWN = FOLDER / "_own.toml"
+"""For an environment that has no recipe."""
 MOVABLE = ("placement", "sampler")
 """Sections that may change when a run is resumed: checkpoints do not depend on where they were written."""
 DECIDED = {"placement": {"address", "gpus", "dp", "tp", "cp", "samplers"}, "sampler": {"engine", "tp"}}
@@ -63,15 +65,16 @@ def layered(
 def _recipes(env: str, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str]) -> list[Layer]:
     """The recipes of a command line, each over those before it."""
     registry.remember(env)
-    registry.seats(env)  # report an unknown name before a missing recipe
-    path = file or _packaged(env)
+    registry.seats(env)  # an unknown name is refused
+    packaged = FOLDER / f"{env}.toml"
+    path = file or (packaged if packaged.is_file() else OWN)
     tree = load_toml(path)
     table = tree.get("env")
     name = (table.get("name") if isinstance(table, dict) else None) or env
     found: list[Layer] = [(str(file) if file else f"recipe {path.name}", _set(tree, {"env.name": name}))]
-    if file is None and registry.is_foreign(env) and registry.seats(env) == 2:
+    if path == OWN and registry.seats(env) == 2:
         found.append(("a game for two", {"env": {"opponents": {"random": 1.0}}, "evaluate": {"opponents": ["random"]}}))
-    if file is None and registry.is_foreign(env) and "random" in scripted.names(env):
+    if path == OWN and "random" in scripted.names(env):
         # A new model learns how an action looks.
         found.append(("its random_action", {"warm_start": {"steps": 20, "teacher": "random", "noise": 0.0}}))
     model = override(_set({}, flags), assignments).get("model")
@@ -127,16 +130,6 @@ def differences(before: Config, after: Config) -> Iterator[str]:
         for key in type(new).model_fields:
             if getattr(old, key) != getattr(new, key):
                 yield f"{section}.{key} = {getattr(new, key)!r}"
-
-
-def _packaged(env: str) -> Path:
-    path = FOLDER / f"{env}.toml"
-    if not path.is_file():
-        if registry.is_foreign(env):
-            return FOLDER / "_own.toml"
-        known = ", ".join(sorted(recipe.stem for recipe in FOLDER.glob("[!_]*.toml"))) or "none"
-        raise EarlError(f"earl brings no recipe for {env!r} (it does for: {known}); give one with --config")
-    return path
 
 
 def _set(tree: dict[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:

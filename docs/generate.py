@@ -35,6 +35,8 @@ WHY = {
     "tomli-w": "the resolved recipe in a run's folder",
     "torch": "tensors, gradients, processes joined by gloo",
     "transformers": "the models and their chat templates",
+    "mcp": "tools of MCP servers (`McpEnv`)",
+    "jsonschema": "checks the arguments of their calls",
     "mlflow-skinny": '`track.to = ["mlflow"]`: MLflow\'s client, without its server',
     "sqlalchemy": "the run's own MLflow database",
     "alembic": "the tables of that database",

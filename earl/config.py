@@ -151,9 +151,12 @@ class AlgorithmConfig(Section):
     As a loss, k1 has no gradient on average."""
     correction: Literal["none", "token", "sequence"] = "none"
     """Truncated importance weights from the sampler's policy to the learner's as an update begins, by token or by
-    sequence: for asynchronous rollout, and for samplers whose arithmetic differs."""
+    sequence. Not set, where rollout runs ahead or the arithmetic of samplers differs: token."""
     correction_cap: float = Field(2.0, ge=1)
     """The largest such weight."""
+    correction_excess: Literal["cap", "drop"] = "cap"
+    """What becomes of a larger weight; `drop`: tokens, or rows, with one above the cap or below its inverse are not
+    learned from."""
 
     @property
     def loss_kl(self) -> float:
@@ -292,6 +295,9 @@ class SelectorConfig(Section):
     What `earl profile` has measured here is known from the first step on."""
     profile: bool = False
     """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
+    error: float = Field(0.085, ge=0.085, le=1.0)
+    """How wrong the predicted speed of a layout is beside another's, as the standard deviation of its logarithm. From
+    0.12 on layouts are tried for what a step of them tells; measurements may prove predictions more wrong, not less."""
 
 
 # Who plays where, and what may be said: [env], [agent], [context], [rollout].
@@ -333,6 +339,9 @@ class OneEnvConfig(Section):
     random_replies: int = Field(0, ge=0, le=1000)
     """In a game against `self` one seat makes up to so many random moves first, as many as chance says, and the policy
     has it from then on: so the other seat meets every reply."""
+    restarts: float = Field(0.0, ge=0, le=1)
+    """Share of the games against `self` that begin at positions from which the policy lost others, most often where it
+    holds half of the games: a curriculum out of the run's own games."""
     delay_seconds: float = Field(0.0, ge=0)
     """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
 
@@ -383,6 +392,9 @@ class OtherEnvConfig(OneEnvConfig):
 class EnvConfig(OneEnvConfig):
     """[env]: the world, and who is met in it."""
 
+    edition: int = Field(2, ge=1)
+    """Of the rules of earl's own environments. A run of an earlier edition is refused where its environment has changed
+    since, except for its report."""
     others: list[OtherEnvConfig] = Field([])
     """More environments of the same run: tables [[env.others]] with the keys of [env], `share` (of the groups, next to
     1 for this one) and `teacher` (absent: warm_start.teacher). Each is evaluated against its `opponents`."""
@@ -417,6 +429,18 @@ class SandboxConfig(Section):
     """Folders of this machine that programs may read, beside those of the system and of Python."""
     require: list[Literal["seccomp", "landlock"]] = Field(["seccomp", "landlock"])
     """Layers without which no sandbox starts, see `earl doctor`; namespaces, limits and no_new_privs always are."""
+
+
+class ToolsConfig(Section):
+    """[tools]: limits of calls by the tool's name, over all processes of a run; a call above them waits."""
+
+    cores: dict[str, Annotated[int, Field(ge=0, le=512)]] = Field({})
+    """Tool → most cores that one call is given, in 1, 2, 4, …: as many as make calls end soonest. Absent: 1 where the
+    environment has a sandbox, else 0, which is no core of its own."""
+    at_once: dict[str, Annotated[int, Field(ge=1)]] = Field({})
+    """Tool → calls that run at the same time."""
+    per_second: dict[str, Share] = Field({})
+    """Tool → calls that begin in a second."""
 
 
 class ExampleMessage(Section):
@@ -551,6 +575,7 @@ class Config(Section):
     env: EnvConfig
     agent: AgentConfig = AgentConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    tools: ToolsConfig = ToolsConfig()
     context: ContextConfig = ContextConfig()
     model: ModelConfig = ModelConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
@@ -563,6 +588,21 @@ class Config(Section):
     track: TrackConfig = TrackConfig()
     placement: PlacementConfig = PlacementConfig()
     selector: SelectorConfig = SelectorConfig()
+
+    @model_validator(mode="after")
+    def _limits_of_tools_hold(self) -> "Config":
+        """One process cannot keep to limits for environments that call tools elsewhere."""
+        if self.tools == ToolsConfig():
+            return self
+        if isolated := [one.name for one in self.env.each.values() if one.processes]:
+            raise ValueError(f"[tools] cannot be kept in the env.processes of {isolated[0]}; set one of them only")
+        for name, most in self.tools.at_once.items():
+            if most < self.run.processes:
+                raise ValueError(
+                    f"tools.at_once.{name} = {most} is less than the {self.run.processes} of run.processes, which "
+                    f"share it; set run.processes to {most}"
+                )
+        return self
 
     @property
     def code(self) -> list[str]:
@@ -580,7 +620,7 @@ class Config(Section):
 
     def _of(self, other: OtherEnvConfig, teacher: str) -> "Config":
         """This recipe for another environment."""
-        env = EnvConfig(**other.model_dump(exclude={"share", "teacher"}))
+        env = EnvConfig(edition=self.env.edition, **other.model_dump(exclude={"share", "teacher"}))
         evaluate = {"opponents": [*other.opponents], "held_out": [], "exact": False}
         own = self.changed(warm_start={"teacher": teacher, "opponents": {}}, evaluate=evaluate)
         return own.model_copy(update={"env": env})

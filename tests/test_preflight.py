@@ -26,9 +26,10 @@ GAME: dict[str, Any] = {
     "rollout": {"episodes": 8, "group_size": 2},
     "evaluate": {"opponents": ["random"]},
 }
+DEALT: dict[str, Any] = {**GAME, "env": {"name": "kuhn", "opponents": {"self": 1}}}
 TASK: dict[str, Any] = {
     "env": {"name": "arithmetic"},
-    "agent": {"max_turn_tokens": 9},
+    "agent": {"max_turn_tokens": 15},
     "rollout": {"episodes": 8, "group_size": 2},
 }
 
@@ -70,6 +71,13 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "evaluate.opponents=[]", "evaluate.opponents is empty"),
         (GAME, 'evaluate.held_out=["perfect"]', "which env.opponents has too; leave it out of one of them"),
         (GAME, 'evaluate.held_out=["any"]', "evaluate.held_out: unknown opponent 'any'"),
+        (
+            GAME,
+            "env.restarts=0.5",
+            "env.restarts = 0.5 is of the games against 'self', and env.opponents does not name it",
+        ),
+        (DEALT, "env.restarts=0.5", "env.restarts = 0.5: kuhn begins by chance"),
+        (GAME, 'env.opponents={"self:1 5"=1}', "opponent 'self:1 5' is given by env.restarts; name 'self'"),
         (GAME, 'evaluate.opponents=["random", "random"]', "names 'random' twice; name each opponent once"),
         (GAME, 'evaluate.opponents=["any"]', "'any' stands for every legal reply; it needs --exact"),
         (GAME, "warm_start.opponents.nobody=1", "warm_start.opponents: unknown opponent 'nobody'"),
@@ -87,7 +95,9 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (TASK, "env.opponents.random=1", "arithmetic is no game of two players; leave out the opponent 'random'"),
         (TASK, "evaluate.exact=true", "evaluate: arithmetic is a task without opponents"),
         (TASK, "agent.history=board_only", "forgets all but the last observation, which in arithmetic does not hold"),
-        (TASK, "agent.max_turn_tokens=8", "the longest action takes 9 tokens with its end"),  # <tool_call>198-99…
+        (TASK, "agent.max_turn_tokens=14", "the longest action takes 15 tokens with its end"),  # calc("198-99")
+        (TASK, "tools.at_once.cal=2", "unknown tool in tools.at_once 'cal'; did you mean 'calc'?"),
+        (GAME, "tools.per_second.search=2", "unknown tool in tools.per_second 'search'"),
         (TASK, "env.options.num_operations=4097", "num_operations 4097 is not within 1 … 4096"),
         (TASK, "env.options.num_operations=1.5", "env.options {'num_operations': 1.5} of arithmetic: TypeError"),
         (
@@ -309,3 +319,9 @@ def test_a_teacher_that_thinks_needs_an_agent_that_may():
     with pytest.raises(EarlError, match=r"'<think>.* would be refused .*; set agent.thinking to true"):
         checked(TASK, *settings)
     assert checked(TASK, *settings, "agent.thinking=true").config.warm_start.steps == 1
+
+
+def test_a_run_of_an_environment_that_has_changed_since_is_refused():
+    with pytest.raises(EarlError, match=r'earlier arithmetic, env.edition = 1: .* is called as calc\("2\+3"\)'):
+        checked(TASK, "env.edition=1")
+    assert checked(GAME, "env.edition=1").parameters == checked(GAME).parameters

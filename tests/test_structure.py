@@ -3,6 +3,7 @@
 import ast
 import subprocess
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +24,7 @@ ALONE = {
 """Small modules with one importer, and why each is a file of its own."""
 
 
+@cache
 def sources() -> dict[str, ast.Module]:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     files = [file for file in listed.split() if file.startswith(("earl/", *(f"{name}/" for name in AT_THE_ROOT)))]

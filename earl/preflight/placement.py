@@ -38,8 +38,10 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     layouts are those of `earl plan` for the recipe's longest context."""
     dtype = "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
     config = config.changed(placement={"kind": site.kind}, sampler={"engine": site.engine}, learner={"dtype": dtype})
+    weighs = "correction" not in config.algorithm.model_fields_set and differing(config, site)
+    corrected = {"correction": "token"} if weighs else {}
     if not site.gpus:
-        return config
+        return config.changed(algorithm=corrected)
     place, shared, gpus = config.placement, site.kind == "colocated", site.cluster.gpus
     costs, load, given = costs_at(config, shape, site), longest_load(config, shape), place.model_fields_set
     learning, sampling = shares(site.cluster, shared)
@@ -54,7 +56,13 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
         placement={**last.layout.settings, "samplers": first.layout.dp},
         sampler={"tp": first.layout.tp},
         learner=learner,
+        algorithm=corrected,
     )
+
+
+def differing(config: Config, site: Site) -> bool:
+    """Whether the sampler's policy is another than the learner's as an update begins."""
+    return config.placement.max_staleness > 0 or site.engine == "vllm" or config.learner.dtype != "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
 from earl.errors import EarlError
 from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
-from earl.preflight.placement import Placed, check_placement, context_room, decided
-from earl.preflight.prompts import check_batches, check_speech, check_world, setting
+from earl.preflight.placement import Placed, check_placement, context_room, decided, differing
+from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world, setting
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.
@@ -42,7 +42,7 @@ def _readers(config: Config, site: Site) -> set[str]:
         "samplers on CPUs": not vllm or not site.cluster.gpus,
         "GPUs": site.gpus,
         "adapters": config.learner.lora_rank > 0,
-        "another policy": place.max_staleness > 0 or vllm or config.learner.dtype != "float32",
+        "another policy": differing(config, site),
         "a KL divergence": config.algorithm.kl > 0,
         "a correction": config.algorithm.correction != "none",
     }
@@ -82,6 +82,7 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
     with fetching(not dry):
         for one in config.each_env():
             check_world(one)
+        check_tools(config)
         site = survey(config, dry)
         with setting("track"):
             trackers.check(config.track.to, config.track.prometheus_port)

@@ -11,19 +11,19 @@ from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent, ScriptedPlayer
 from earl.agents.scripted.registry import agent, player
 from earl.algorithms.registry import algorithm
-from earl.config import AlgorithmConfig, Config
+from earl.config import AlgorithmConfig, Config, OneEnvConfig, ToolsConfig
 from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
 from earl.envs.games.env import BoardGameEnv
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, boundary, unknown
 from earl.evaluation import ANY, matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import loaded, shown, world_of
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
-from earl.rollout.self_play import PAST, RUN, SELF, is_policy
+from earl.rollout.self_play import AFTER, PAST, RUN, SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.sandbox.local import LocalSandbox
 from earl.seeds import derive
@@ -63,6 +63,7 @@ def check_world(config: Config) -> None:
         _check_options(env, config.env.options, isolation(config.env))
     options = config.env.options
     _check_met("env.opponents", config.env.opponents, env, options, needed=seats > 1)
+    _check_restarts(config.env)
     if registry.takes(env, "sandbox"):
         sandbox = LocalSandbox(config.sandbox)
         sandbox.exec(["true"])
@@ -80,6 +81,17 @@ def check_world(config: Config) -> None:
             "the task; it is for board games: set agent.history to 'full'"
         )
     _check_algorithm(config.algorithm, config)
+
+
+def check_tools(config: Config) -> None:
+    """Refuse a limit in [tools] of what no environment of the recipe calls."""
+    if config.tools == ToolsConfig():
+        return
+    called = [schema["function"]["name"] for one in config.each_env() for schema in registry.schemas(one.env.name)]
+    for key, limits in config.tools.model_dump().items():
+        for name in limits:
+            if name not in (*called, "prepare"):
+                raise unknown(f"tool in tools.{key}", name, called)
 
 
 def check_batches(config: Config, embedded: bool) -> None:
@@ -161,16 +173,33 @@ def _check_held_out(config: Config) -> None:
 
 def _check_known_ahead(config: Config) -> None:
     """Raises EarlError where games are drawn ahead of the learner, but their opponents depend on what it learned."""
-    ahead, hard = config.placement.max_staleness, any(one.prefer_hard for one in config.env.each.values())
+    ahead = config.placement.max_staleness
+    hard = any(one.prefer_hard or one.restarts for one in config.env.each.values())
     if ahead and (config.pool_size or hard):
         raise EarlError(
-            f"placement.max_staleness = {ahead}: games are drawn before it is known how hard their opponents are; "
-            "leave out the opponent 'past' and env.prefer_hard, or set it to 0"
+            f"placement.max_staleness = {ahead}: games are drawn before it is known how hard their opponents are, and "
+            "which were lost; leave out the opponent 'past', env.prefer_hard and env.restarts, or set it to 0"
+        )
+
+
+def _check_restarts(config: OneEnvConfig) -> None:
+    """Raises EarlError where no game can begin at a position of another one."""
+    if config.restarts and SELF not in config.opponents:
+        raise EarlError(
+            f"env.restarts = {config.restarts:g} is of the games against 'self', and env.opponents does not name it; "
+            "add it, or set env.restarts to 0"
+        )
+    if config.restarts and getattr(registry.make(config.name, **config.options), "dealt", False):
+        raise EarlError(
+            f"env.restarts = {config.restarts:g}: {config.name} begins by chance, and the moves of a game do not tell "
+            "its positions; set it to 0"
         )
 
 
 def _check_policy(key: str, name: str, env: str) -> None:
     """Raises EarlError for a game whose seats policies cannot have, and for a checkpoint that is not here."""
+    if name.startswith(AFTER):
+        raise EarlError(f"opponent {name!r} is given by env.restarts; name {SELF!r}")
     if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
         raise EarlError(f"opponent {name!r} plays earl's own board games, and {env} is none; name another one")
     if name.startswith(RUN):

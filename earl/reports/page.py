@@ -37,11 +37,22 @@ def summary(data: RunData) -> list[tuple[str, str]]:
         ("State", _state(data)),
         ("Steps", _steps(data)),
         ("Played", f"{count(played)} training episodes, {count(tokens)} tokens" if played else MISSING),
+        *([("Tools", tools)] if (tools := _tools(data)) else []),
         ("Time in steps", thin(duration(spent)) if spent else MISSING),
         ("Started", moment(data.started) if data.started else MISSING),
         ("Last change", moment(data.changed) if data.changed else MISSING),
         ("Signature", shown(data.signed, 300)),
     ]
+
+
+def _tools(data: RunData) -> str:
+    """Such as "python 6,144 calls, 3 timeouts"."""
+    told: dict[str, list[str]] = {}
+    for metric, points in sorted(data.numbers.metrics.items()):
+        if metric.startswith("tool/"):
+            name, _, what = metric.removeprefix("tool/").rpartition("/")
+            told.setdefault(name, []).append(f"{count(sum(value for _, value in points))} {what}")
+    return shown("; ".join(f"{name} {', '.join(counts)}" for name, counts in told.items()), 600)
 
 
 def _model(data: RunData) -> str:

@@ -165,7 +165,12 @@ def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:
 
 DURING = ("start", "warm_start", "train")
 """Phases that evaluate the weights of their own step; the final one evaluates the best weights."""
-COLORS = {"win": figures.BLUE, "draw": figures.GREY, "loss": figures.ORANGE, "optimal": figures.GREEN}
+COLORS = {
+    **{"win": figures.BLUE, "draw": figures.GREY, "loss": figures.ORANGE, "optimal": figures.GREEN},
+    **{"value_lost": figures.PURPLE, "forfeit": figures.AMBER, "illegal": figures.BROWN},
+}
+HOW = {"optimal": "optimal moves", "value_lost": "value lost per move", "forfeit": "forfeits", "illegal": "illegal"}
+"""How games were played, where that was measured: shares, and a value that is 1 from a win to a draw."""
 EXACT = "Exact: every possible reply of the opponent was tried."
 
 
@@ -195,8 +200,10 @@ def _strength_figure(
     title = f"Against {opponent_name(*pairing)}, {seat_name(seat)}" if opponent else "On held-out tasks"
     names = {"win": "wins", "draw": "draws", "loss": "losses"} if opponent else {"win": "solved", "loss": "not solved"}
     last = {name: max((getattr(curve[-1].result, name) for curve in curves if curve), default=0.0) for name in names}
-    if any(match.result.optimal is not None for curve in curves for match in curve):
-        names["optimal"] = "optimal moves"
+    for name, word in HOW.items():  # those that are zero throughout would lie below others
+        measured = [getattr(match.result, name) for curve in curves for match in curve]
+        if any(measured) or (name == "optimal" and {*measured} - {None}):
+            names[name] = word
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
     several = len(runs) > 1
@@ -226,11 +233,12 @@ def _drawn_as(runs: Runs, run: int, name: str, word: str) -> tuple[str, str]:
 def _run_traces(curve: Sequence[RecordedMatch], name: str, label: str, color: str) -> list[dict[str, Any]]:
     """A line of shares, with their 95 % intervals unless they are exact."""
     curve = [match for match in curve if getattr(match.result, name) is not None]
-    shares = [match.result.share(name) for match in curve]
+    rated = name in OUTCOMES
+    shares = [match.result.share(name) if rated else (getattr(match.result, name),) * 3 for match in curve]
     points = [(match.step, share) for match, (share, _, _) in zip(curve, shares, strict=True)]
     group: dict[str, Any] = {"legendgroup": f"{label} {color} {name}"}
     own = figures.line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", **group)
-    if name not in OUTCOMES or curve[0].result.exact:
+    if not rated or curve[0].result.exact:
         return [own]
     bounds = [(low, high) for _, low, high in shares]
     own["error_y"] = figures.error_bars((share for _, share in points), bounds, visible=False)

@@ -55,7 +55,10 @@ _ONCE_SHARED = {"grpo": _CLIPPED, "reinforce++": _CLIPPED, "ppo": (*_CLIPPED, "g
 
 
 def _as_today(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The recipe of a run of an earlier version, which set everything for every algorithm, used or not."""
+    """The recipe of a run of an earlier version, which set everything for every algorithm, used or not, and did not say
+    the edition of its environment."""
+    if isinstance(env := recipe.get("env"), dict):
+        recipe = {**recipe, "env": {"edition": 1, **env}}
     section = recipe.get("algorithm")
     if not isinstance(section, dict) or "options" in section:
         return recipe

@@ -6,7 +6,8 @@ import pytest
 
 from earl.agents.chat import Chat, Piece
 from earl.engine.model import character_tokenizer
-from earl.envs.tools.sums import SumsEnv
+from earl.envs.tools.kit import calculator
+from earl.envs.tools.tool import tool_of
 from earl.errors import EarlError
 from earl.trajectory import Author
 
@@ -187,7 +188,7 @@ SHOWN = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
 def test_tools_reach_the_model_by_the_template_and_else_in_words(before, told):
     characters = character_tokenizer()
     characters.chat_template = before + characters.chat_template
-    opening = Chat(characters, tools=[SumsEnv.known()["calculator"].schema]).opening("Sum up.", "1+2")
+    opening = Chat(characters, tools=[tool_of(calculator).schema]).opening("Sum up.", "1+2")
     text = characters.decode(opening.tokens)
     assert text.count('"name": "calculator"') == 1
     assert ("Tools:\n" in text) is told

@@ -25,6 +25,7 @@ def plain(game: Game, state: State) -> Solution:
     return Solution(value, min(plies) if value > 0 else max(plies))
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_another_solver():
     assert len(FACTS) > 300
     for state, told in FACTS:

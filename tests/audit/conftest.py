@@ -1,5 +1,6 @@
 """Small real runs, and faults planted in copies of their stored files."""
 
+import re
 import shutil
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from earl.audit import audit
+from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.placement.embedded import EmbeddedBackend
 from earl.placement.peers import Peers
 from earl.recipe import dump
@@ -31,11 +33,20 @@ RUNS = {
     "cut_off": {"context": {"limit": 72, "learn_truncated": False}},
     "arithmetic": {
         "env": {"name": "arithmetic", "opponents": {}},
-        "agent": {"max_turn_tokens": 40},
+        "agent": {"max_turn_tokens": 64},
+        "context": {"limit": 300},
         "warm_start": SOLVER,
         "evaluate": {**SELDOM, "opponents": []},
     },
 }
+
+
+solve = ArithmeticEnv.solve
+
+
+def hermes(reply):
+    """The call in another form, in which tags are a token each."""
+    return re.sub(r'calc\("(.*)"\)', r'<tool_call>{"name":"calc","arguments":{"expression":"\1"}}</tool_call>', reply)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +58,8 @@ def sound(tiny, tmp_path_factory):
         if not (root / name).exists():
             config = tiny(**{"warm_start": WARM, "run": PACE, "evaluate": SELDOM, **RUNS[name]})
             folder = create(root, name, dump(config))
-            with lock(folder):
+            with lock(folder), pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ArithmeticEnv, "solve", lambda env, rng: hermes(solve(env, rng)))
                 assert train(folder, config, EmbeddedBackend(config, Peers()), Peers(), StopRequest(), None).finished
         return RunFolder(root / name)
 

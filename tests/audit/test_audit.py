@@ -5,6 +5,7 @@ import pytest
 from earl.audit import audit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grpo", "arithmetic"])
 def test_an_untouched_run_passes(sound, name):
     said = audit(sound(name))

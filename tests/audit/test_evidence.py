@@ -195,6 +195,7 @@ def test_the_state_of_a_verdict():
     assert verdict.state == "failed"
 
 
+@pytest.mark.slow
 def test_an_audit_says_what_it_checked(sound):
     watched = []
     said = audit(sound("grpo"), watch=watched.append)

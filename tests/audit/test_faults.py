@@ -27,6 +27,7 @@ CASES = [
 SEALED = "None None: the column '(tokens|logprobs)' is not as it was written: its checksum differs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "plant", "said"), CASES)
 def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault, plant, said):
     run = planted()
@@ -39,6 +40,7 @@ def test_a_planted_fault_is_named_alone_with_weights_and_without(planted, fault,
         assert re.fullmatch(expected, f"{finding.turn} {finding.token}: {finding.message}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [True, False])
 def test_the_same_text_in_other_tokens_is_a_re_encoded_action(planted, moved):
     """<tool_call> is one token; spelled in characters it is 11, which decode to the same text."""
@@ -102,6 +104,7 @@ def test_a_file_under_the_name_of_another_step_is_corrupt(planted):
     assert finding.message == f"step-{STEP:06d}.parquet holds the episodes of step {UNWEIGHED}"
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_and_a_damaged_database_are_named(planted):
     run = planted()
     weights = run.folder.checkpoints / step_name(STEP) / "model.safetensors"

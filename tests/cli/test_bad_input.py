@@ -174,6 +174,7 @@ def undisturbed(stopped: Path, tmp_path_factory: pytest.TempPathFactory, weights
     return weights_and_numbers(RunFolder(run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_end(
     earl, stopped: Path, tmp_path: Path, damage: str, undisturbed: object, weights_and_numbers

@@ -686,6 +686,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_a_mutated_run(name: str, sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "runs")

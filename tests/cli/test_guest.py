@@ -28,6 +28,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return own
 
 
+@pytest.mark.slow
 def test_a_guest_is_trained_and_read(earl: Callable, tmp_path: Path, user: dict[str, str]) -> None:
     line = ["train", ENV, "--runs", tmp_path, "--name", "a", "--steps", "2", *SHORT, "--set", "run.processes=1"]
     trained = earl(*line, "--set", "run.keep_trajectories_every=1", "--json")

@@ -85,6 +85,7 @@ def test_a_run_learns_from_all_and_is_evaluated_in_all(run: Path) -> None:
     assert rewards == {"reward/tictactoe", "reward/arithmetic", "reward/connect4"}
 
 
+@pytest.mark.slow
 def test_a_mixed_run_is_evaluated_audited_replayed_and_reported(earl, run: Path) -> None:
     own = earl("eval", run, "--env", "arithmetic", "--episodes", 3, "--json")
     assert (own.code, own.json["env"]) == (0, "arithmetic")

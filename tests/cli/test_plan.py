@@ -12,7 +12,7 @@ def test_tables_for_people(earl) -> None:
     assert "predicted from bytes alone, nothing was measured" in said.out
     assert "256 rows a step (rollout.episodes)" in said.out
     assert "columns: tokens, mask, targets" in said.out
-    assert "34 bytes of a token" in said.out
+    assert "30 bytes of a token" in said.out
     for context in ("1,024", "2,048", "4,096", "8,192", "16,384", "32,768"):
         assert any(line.split()[:1] == [context] for line in lines)
     for gpus in ("16", "32", "64", "128", "256", "512", "1,024"):
@@ -36,11 +36,11 @@ def test_the_same_for_programs(earl) -> None:
     told = said.json
     assert told["predicted"] is True
     assert (told["model"], told["gpus"], told["hosts"], told["placement"]) == ("Qwen2.5-72B", 128, 16, "colocated")
-    assert told["token_bytes"] == 34  # 4 + 1 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4
+    assert told["token_bytes"] == 30  # 4 + 1 + 4 + 4 + 4 + 1 + 4 + 4 + 4
     assert [line["context"] for line in told["by_context"]] == [1024, 2048, 4096, 8192, 16384, 32768]
     assert [line["gpus"] for line in told["by_gpus"]] == [16, 32, 64, 128, 256, 512, 1024]
     for line in told["by_context"] + told["by_gpus"]:
-        assert line["bytes"] == 34 * line["tokens"]
+        assert line["bytes"] == 30 * line["tokens"]
         assert line["bound_bytes"] <= line["bytes"]
         assert [time["gbps"] for time in line["times"]] == [25, 200, 400]
         assert all(time["bound_s"] <= time["direct_s"] for time in line["times"])
@@ -53,6 +53,9 @@ def test_columns_and_recipe_may_be_named(earl) -> None:
     told = earl(*LINE, "--dispatch", "--json", "--columns", "reference", "--set", "rollout.episodes=1024").json
     assert (told["columns"], told["token_bytes"]) == (["reference"], 4)
     assert told["by_context"][0]["rows"] == 1024
+    clipped = ("algorithm.name=ppo", "algorithm.options.value_clip=0.2")
+    told = earl(*LINE, "--dispatch", "--json", *(word for own in clipped for word in ("--set", own))).json
+    assert (told["columns"][-1], told["token_bytes"]) == ("values", 34)
     apart = earl(*LINE, "--dispatch", "--json", "--set", "placement.kind=disaggregated").json
     assert apart["placement"] == "disaggregated"
     assert all(line["across_bytes"] >= line["bytes"] for line in apart["by_context"])

@@ -69,7 +69,7 @@ def test_a_person_solves_a_task(earl, types) -> None:
     types("no idea", "1")
     said = earl("play", "arithmetic", "--seed", "3")
     assert "Work out a chain" in said.out
-    assert "illegal: write <tool_call>" in said.out
+    assert 'illegal: write calc("2+3")' in said.out
     assert said.out.splitlines()[-1].endswith("wrong")
 
 
@@ -108,9 +108,9 @@ def test_leaving_a_game_against_a_model_is_not_its_fault(types) -> None:
 
 
 def test_watching_a_model_at_work(capsys: pytest.CaptureFixture[str]) -> None:
-    duel.watch(scripted("arithmetic", "<tool_call>2+3</tool_call>", "7"), 0)
+    duel.watch(scripted("arithmetic", 'calc("2+3")', "7"), 0)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1:] == ["model  <tool_call>2+3</tool_call>", "task   5", "model  7", "not solved (finished)"]
+    assert lines[1:] == ['model  calc("2+3")', "task   5", "model  7", "not solved (finished)"]
     assert lines[0].startswith("task   ")
 
 
@@ -138,3 +138,39 @@ def test_what_is_refused(earl, trained: Path, arguments: list[str], words: str) 
     said = earl("play", *arguments, "--runs", trained.parent)
     assert (said.code, said.out) == (2, "")
     assert words in said.err
+
+
+def test_hints_and_a_move_taken_back(earl, types) -> None:
+    types("hint", "1", "back", "9", "hint")
+    said = earl("play", "tictactoe", "--against", "perfect")
+    asked = said.out.split("You are X against perfect.")[1:]
+    assert "perfect plays 1 (11%), 2 (11%)" in asked[0]  # every opening holds the draw
+    assert "perfect plays 5" in asked[0]  # the only answer to a corner
+    assert "X 2 3" not in asked[2] and "7 8 X" in asked[2]  # the first corner is free again
+    assert said.out.splitlines()[-1] == "left before the end"
+    types("hint")
+    assert "nobody" not in earl("play", "leduc", "--against", "random").out
+
+
+def test_a_move_against_a_model_is_taken_back(capsys: pytest.CaptureFixture[str], types) -> None:
+    types("1", "back", "2", "1", "3")
+    duel.play_model(scripted("tictactoe", "4", "4", "5"), "model", 1, 0)
+    assert capsys.readouterr().out.endswith("X X X\n4 O 6\n7 8 9\nyou win\n".replace("4 O", "O O"))
+
+
+def test_a_run_tells_what_it_weighs(earl, types, trained: Path) -> None:
+    types("1")
+    said = earl("play", "tictactoe", "--against", "done", "--seat", "second", "--runs", trained.parent)
+    weighed = next(line for line in said.out.splitlines() if line.startswith("done weighs: "))
+    assert [part.split()[0] for part in weighed.removeprefix("done weighs: ").split(", ")][:9] == [*"123456789"]
+    assert "1 " in weighed and "% draws" in weighed  # what each opening comes to
+
+
+def test_two_players_are_watched(earl, trained: Path) -> None:
+    said = earl("play", "tictactoe", "--against", "perfect", "--watch", "perfect")
+    assert said.out.count("perfect plays") == 9 and said.out.endswith("draw\n")
+    lost = earl("play", "connect4", "--against", "random", "--watch", "alphabeta:4", "--seat", "second")
+    assert lost.out.startswith("alphabeta:4 plays 4\n") and lost.out.endswith("alphabeta:4 wins\n")
+    mixed = earl("play", "tictactoe", "--against", "done", "--watch", "random", "--runs", trained.parent)
+    assert mixed.code == 0 and mixed.out.splitlines()[-1].split()[-1] in ("draw", "wins", "forfeit")
+    assert "name the first with --against" in earl("play", "tictactoe", "--watch", "random").err

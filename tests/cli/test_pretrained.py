@@ -120,7 +120,7 @@ def test_tasks_whose_first_prompt_is_too_long_are_counted_and_the_others_learned
     text = tiny.read_text().replace("tictactoe", "arithmetic").replace("limit = 120", "limit = 11")
     text = text.replace("[env.opponents]\nrandom = 1\nperfect = 1", "[env.options]\nnum_operations = 2")
     text = text.replace('opponents = ["random", "perfect"]\n', "").replace("steps = 1\n", "steps = 0\n", 1)
-    text = text.replace("max_turn_tokens = 2", "max_turn_tokens = 9")
+    text = text.replace("max_turn_tokens = 2", "max_turn_tokens = 15")
     recipe.write_text(text.replace("episodes = 8\ngroup_size", "episodes = 32\ngroup_size"))
     said = earl("train", "arithmetic", "--config", recipe, "--runs", tmp_path, "--name", "a", "--steps", 2)
     assert said.code == 0, said.err

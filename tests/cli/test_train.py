@@ -130,16 +130,12 @@ def test_every_packaged_recipe_passes_the_preflight(earl, packaged: list[str], t
         assert said.json["env"] == env
 
 
-def test_an_environment_without_a_recipe_needs_config(earl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from earl.cli import recipes
+def test_an_environment_without_a_recipe_has_one_to_begin_with(earl, packaged: list[str], tmp_path: Path) -> None:
+    from earl.envs import registry
 
-    (tmp_path / "chess.toml").touch()
-    monkeypatch.setattr(recipes, "FOLDER", tmp_path)
-    said = earl("train", "connect4", "--dry-run")
-    assert (said.code, said.err.strip()) == (
-        2,
-        "error: earl brings no recipe for 'connect4' (it does for: chess); give one with --config",
-    )
+    for env in sorted({*registry.names()} - {*packaged}):
+        said = earl("train", env, "--runs", tmp_path, "--dry-run", "--json", "--set", "agent.max_turn_tokens=128")
+        assert (said.code, said.json["env"]) == (0, env), said.err
 
 
 def test_a_model_of_a_run_can_be_trained_on(earl, tiny: Path, trained: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A trace counts what real tensors take by the learner's own code, and refuses what it cannot stand for."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import distributed
@@ -44,16 +42,14 @@ def with_numbers(config, own: Config, job: TraceJob):
         return recorded(mesh, config, own, job)
 
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "changes", "own"),
     [
         (Layout(4), {}, recipe()),
-        slow(Layout(4, replicas=2), {}, recipe()),
-        slow(Layout(2, 2, 2), {}, recipe(name="ppo", kl=0.1)),
-        slow(Layout(2, 2), {"kind": "qwen3", "tie_word_embeddings": True}, recipe(dtype="bfloat16", recompute=True)),
+        (Layout(4, replicas=2), {}, recipe()),
+        (Layout(2, 2, 2), {}, recipe(name="ppo", kl=0.1)),
+        (Layout(2, 2), {"kind": "qwen3", "tie_word_embeddings": True}, recipe(dtype="bfloat16", recompute=True)),
     ],
     ids=["dp", "dp in replicas", "dp, tp, cp, reference, values", "dp, tp, tied, recomputed"],
 )
@@ -77,6 +73,7 @@ def test_eight_processes_take_what_is_traced() -> None:
     assert sum(row["exchanged_bytes"] > 1 << 20 for row in result["rows"] if row["stage"] == "update") == 6
 
 
+@pytest.mark.slow
 def test_exchanges_and_products_add_up() -> None:
     own = recipe(tokens=32)
     config, job = small(), TraceJob(Layout(4), 32, 32)
@@ -194,7 +191,6 @@ def test_the_plan_is_right_for_two_layers_of_7b(name: str, layout: Layout) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [Layout(8), Layout(32, 4)], ids=str)
-def test_the_plan_is_right_for_7b(layout: Layout) -> None:
-    for ratio in against_plan("Qwen2.5-7B", None, layout, 4096, 4096):
+def test_the_plan_is_right_for_7b() -> None:
+    for ratio in against_plan("Qwen2.5-7B", None, Layout(32, 4), 4096, 4096):
         assert 0.95 <= ratio <= 1.05

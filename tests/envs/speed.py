@@ -11,83 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import import_module
-from itertools import count
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
+from earl.benchmarks.envs import LIBRARIES, Episode, own, rate
 from earl.benchmarks.repeats import in_turns, interval
 from earl.envs import registry
 from earl.envs.adapters.gymnasium import text_of
 
-REPEATS, SECONDS = 7, 0.25
+REPEATS = 7
 TURNS, CHARACTERS = 20, 4000
-
-Episode = Callable[[int], int]
-"""Plays the episode of a seed; returns its steps: the turns of the first seat."""
-
-
-def adapted(name: str) -> Episode:
-    env = registry.make(name)
-
-    def episode(seed: int) -> int:
-        rng, steps, over = Random(seed), 0, False
-        _, info = env.reset(seed=seed)
-        while not over:
-            legal = info.get("legal_actions")
-            action = rng.choice(legal) if legal else env.random_action(rng)  # type: ignore[attr-defined]
-            _, _, terminated, truncated, info = env.step(action)
-            steps, over = steps + 1, terminated or truncated
-        return steps
-
-    return episode
-
-
-def openspiel(name: str) -> Episode:
-    import pyspiel
-
-    game = pyspiel.load_game_as_turn_based(name)
-
-    def episode(seed: int) -> int:
-        state, rng, steps = game.new_initial_state(), Random(seed), 0
-        while not state.is_terminal():
-            if state.is_chance_node():
-                outcomes, chances = zip(*state.chance_outcomes(), strict=True)
-                state.apply_action(rng.choices(outcomes, chances)[0])
-                continue
-            player, legal = state.current_player(), state.legal_actions()
-            if player == 0:
-                steps += 1
-                ", ".join([state.observation_string(0), *(state.action_to_string(player, move) for move in legal)])
-            state.apply_action(rng.choice(legal))
-            if player == 0:
-                state.returns()
-        state.observation_string(0)
-        return steps
-
-    return episode
-
-
-def pettingzoo(name: str) -> Episode:
-    env = import_module(f"pettingzoo.classic.{name}").env()
-
-    def episode(seed: int) -> int:
-        rng, steps = Random(seed), 0
-        env.reset(seed=seed)
-        for agent in env.agent_iter():
-            seen, _, terminated, truncated, _ = env.last()
-            if terminated or truncated:
-                env.step(None)
-                continue
-            if agent == env.possible_agents[0]:
-                steps += 1
-                text_of(seen["observation"])
-            env.step(rng.choice(seen["action_mask"].nonzero()[0]))
-        return steps
-
-    return episode
 
 
 def gymnasium(name: str) -> Episode:
@@ -95,8 +30,8 @@ def gymnasium(name: str) -> Episode:
 
     env = gymnasium.make(name)
 
-    def episode(seed: int) -> int:
-        rng, steps, over = Random(seed), 0, False
+    def episode(seed: int, rng: Random) -> int:
+        steps, over = 0, False
         text_of(env.reset(seed=seed)[0])
         actions = range(env.action_space.n)  # type: ignore[attr-defined]
         while not over:
@@ -111,29 +46,10 @@ def gymnasium(name: str) -> Episode:
 def reasoning_gym(name: str) -> Episode:
     from reasoning_gym import create_dataset
 
-    def episode(seed: int) -> int:
+    def episode(seed: int, rng: Random) -> int:
         tasks = create_dataset(name, seed=seed, size=1)
-        tasks.score_answer(str(Random(seed).randint(-99, 99)), tasks[0])
+        tasks.score_answer(str(rng.randint(-99, 99)), tasks[0])
         return 1
-
-    return episode
-
-
-def textarena(name: str) -> Episode:
-    import textarena
-
-    env = textarena.make(name)
-    players = registry.seats(f"textarena:{name}")
-
-    def episode(seed: int) -> int:
-        rng, over, steps = Random(seed), False, 0
-        env.reset(num_players=players, seed=seed)
-        while not over:
-            player, _ = env.get_observation()
-            steps += player == 0
-            over, _ = env.step(f"[{rng.randrange(10)}]")
-        env.close()
-        return steps
 
     return episode
 
@@ -144,8 +60,7 @@ def verifiers(name: str) -> Episode:
     tasks = list(vf.load_taskset(vf.taskset_config_type(name).model_validate({"id": name})))
     loop = asyncio.new_event_loop()
 
-    def episode(seed: int) -> int:
-        rng = Random(seed)
+    def episode(seed: int, rng: Random) -> int:
         task = rng.choice(tasks)
         said = [
             vf.MessageNode(message=vf.UserMessage(content=task.data.prompt_text)),
@@ -158,23 +73,13 @@ def verifiers(name: str) -> Episode:
     return episode
 
 
-BARE = (openspiel, pettingzoo, gymnasium, reasoning_gym, textarena, verifiers)
+BARE = {make.__name__: make for make in (gymnasium, reasoning_gym, verifiers)}
 NAMES = [
     *("openspiel:kuhn_poker", "openspiel:tic_tac_toe", "openspiel:chess", "pettingzoo:connect_four_v3"),
     *("pettingzoo:chess_v6", "gymnasium:FrozenLake-v1", "gymnasium:Blackjack-v1", "gymnasium:CartPole-v1"),
     *("reasoning_gym:chain_sum", "reasoning_gym:leg_counting", "textarena:TicTacToe-v0"),
     *("textarena:GuessTheNumber-v0", "verifiers:sums_of_verifiers", "verifiers:words_of_verifiers"),
 ]
-
-
-def rate(episode: Episode, number: int) -> float:
-    """Steps per second of processor time: what else the machine does does not count."""
-    steps, began = 0, time.process_time()
-    for seed in count(number * 1_000_000):
-        steps += episode(seed)
-        if (taken := time.process_time() - began) > SECONDS:
-            break
-    return steps / taken
 
 
 def show(name: str, **values: dict[str, float]) -> None:
@@ -185,10 +90,10 @@ def show(name: str, **values: dict[str, float]) -> None:
 def adapters() -> None:
     sys.path.insert(0, str(Path(__file__).parent / "tasksets"))
     registry.allow(*(name for name in NAMES if name.startswith("verifiers")))
-    bare = {make.__name__: make for make in BARE}
     for name in NAMES:
-        library, _, own = name.partition(":")
-        ways = {"bare": partial(rate, bare[library](own)), "adapter": partial(rate, adapted(name))}
+        library, _, called = name.partition(":")
+        bare = BARE[library](called) if library in BARE else LIBRARIES[library](called)[library]
+        ways = {"bare": partial(rate, bare), "adapter": partial(rate, own(name))}
         rates = in_turns(ways, REPEATS, warm=1)
         ratios = [mine / theirs for mine, theirs in zip(rates["adapter"], rates["bare"], strict=True)]
         show(name, ratio=interval(ratios), **{way: interval(spread) for way, spread in rates.items()})
@@ -207,7 +112,7 @@ def bundled() -> None:
         "words",
         "arithmetic",
     ):
-        show(name, steps_per_second=interval([rate(adapted(name), number) for number in range(REPEATS)]))
+        show(name, steps_per_second=interval([rate(own(name), number) for number in range(REPEATS)]))
 
 
 class Telling:
@@ -231,8 +136,8 @@ def loop() -> None:
 
     tokenizer = bpe_tokenizer(PLAIN, ["12", "th", "the"])
     turns = [turn for _ in range(REPEATS) for turn in overhead(Chat(tokenizer), tokenizer)]
-    for name, own in (("without the tokenizer", 0), ("tokenizer", 1), ("template", 2), ("the rest", 3)):
-        seconds = sorted(turn[own] for turn in turns)
+    for name, part in (("without the tokenizer", 0), ("tokenizer", 1), ("template", 2), ("the rest", 3)):
+        seconds = sorted(turn[part] for turn in turns)
         low, high = (seconds[len(seconds) * tenths // 10] * 1e3 for tenths in (1, 9))
         print(f"loop, ms a turn: {name:21} {median(seconds) * 1e3:.3f} (80 % within {low:.3f} … {high:.3f})")
 

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from earl.agents.scripted.registry import names, player
 from earl.envs import registry
@@ -21,6 +23,27 @@ def test_legal_answers_and_payoffs():
     assert [game.gain(accepted, seat) for seat in (0, 1)] == [0.2, 0.3]  # 4 and 6 of 10, at half their value
     assert [game.gain(rejected, seat) for seat in (0, 1)] == [0, 0]
     assert (game.winner(accepted), game.winner(rejected)) == (1, None)
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.floats(0.1, 1), st.randoms(use_true_random=False))
+def test_agrees_with_a_plain_record_of_answers(coins, rounds, discount, rng):
+    """Rules read off a list of the answers so far."""
+    game, said = bargain_game(coins, rounds, discount), []
+    state = game.deals[0][0]
+    while not game.over(state):
+        assert state.player == len(said) % 2
+        possible = [] if len(said) == rounds else [str(offer) for offer in range(coins + 1)]
+        possible += ["accept"] * bool(said) + ["reject"] * (len(said) == rounds)
+        assert game.legal_actions(state) == tuple(possible)
+        said.append(rng.choice(possible))
+        state = game.play(state, game.actions.index(said[-1]))
+    gains = [0.0, 0.0]
+    if said[-1] == "accept":
+        worth = discount ** (len(said) - 2) / coins
+        offered, accepts = int(said[-2]), (len(said) - 1) % 2
+        gains[accepts], gains[1 - accepts] = offered * worth, (coins - offered) * worth
+    assert [game.gain(state, seat) for seat in (0, 1)] == pytest.approx(gains)
+    assert len(said) <= game.max_plies
 
 
 def best_offer(coins: int, rounds: int, discount: float) -> int:

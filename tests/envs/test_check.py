@@ -23,9 +23,10 @@ def test_unknown_environments_are_refused():
 
 
 class GlobalChance(BoardGameEnv):
-    def _opponent_moves(self):
-        if legal := self.game.legal(self.state):
+    def _go_on(self):
+        if self.state.player != self.seat and (legal := self.game.legal(self.state)):
             self.state = self.game.play(self.state, random.choice(legal))
+        self._look()
 
 
 class Strips(BoardGameEnv):
@@ -51,8 +52,9 @@ class ForgetsOutcome(BoardGameEnv):
 
 
 class Shouts(BoardGameEnv):
-    def _observation(self):
-        return super()._observation() + " ¡"
+    def seen_by(self, seat):
+        observation, *rest = super().seen_by(seat)
+        return observation + " ¡", *rest
 
 
 class NeverEnds(BoardGameEnv):

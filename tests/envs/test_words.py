@@ -69,8 +69,8 @@ def test_the_solver_finds_most_words(length):
 
 def test_teachers_and_options_that_mean_nothing_are_refused():
     assert names("words") == ("random", "solver")
-    with pytest.raises(EarlError, match="no solve, so `solver` cannot act in ArithmeticEnv"):
-        agent("solver", "words").act(registry.make("arithmetic"), Random(0))
+    with pytest.raises(EarlError, match="BoardGameEnv has no solve, so this teacher cannot act in it"):
+        agent("solver", "words").act(registry.make("tictactoe"), Random(0))
     for options in ({"length": 6}, {"guesses": 0}):
         with pytest.raises(EarlError, match="words has no"):
             registry.make("words", **options)

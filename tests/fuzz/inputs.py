@@ -50,8 +50,8 @@ def text(random: Random) -> str:
         return f"<think>{random.choice(TEXTS)}{random.choice(['</think>', ''])}{random.randrange(10)}"
     if how == 3:
         left, right = random.choice(["2", "37", HUGE, "-1", "٣", "1e9"]), random.choice(["3", "48", HUGE])
-        sums = [f"{left}{random.choice('+-*/ ^%')}{right}"]
-        return f"<tool_call>{random.choice([*sums, *TEXTS])}</tool_call>{random.choice(['', 'x'])}"
+        call = f'{random.choice(["calc", "sum"])}("{left}{random.choice("+-*/ ^%")}{right}")'
+        return f"{random.choice([call, *TEXTS])}{random.choice(['', 'x'])}"
     return str(random.choice([*range(10), -1, "", " 5", "5\n", "٥", "５", HUGE]))
 
 

@@ -47,7 +47,7 @@ GAME = '[env]\nname = "tictactoe"\n[env.opponents]\nrandom = 1\n"alphabeta:1@0.5
 BASES = {
     "game": GAME,
     "ppo": GAME + '[algorithm]\nname = "ppo"\n',
-    "task": '[env]\nname = "arithmetic"\n' + TINY.replace("max_turn_tokens = 2", "max_turn_tokens = 9\nretries = 1"),
+    "task": '[env]\nname = "arithmetic"\n' + TINY.replace("max_turn_tokens = 2", "max_turn_tokens = 15\nretries = 1"),
     "history": GAME.replace("[agent]", '[agent]\nhistory = "summary:1"\nretries = 1\nthinking = true'),
 }
 NOT_COPIED = shutil.ignore_patterns("report.html", "run.db-shm", "run.db-wal")

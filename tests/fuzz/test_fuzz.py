@@ -240,6 +240,7 @@ WITHIN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", *inputs.KINDS])
 def test_a_fault_within_is_found_by_its_kind(kind, fuzzer, monkeypatch):
     def planted(*_, **__):

@@ -237,6 +237,7 @@ def test_a_session_ends_although_its_weights_did_not_come():
     assert [name for name, _ in engine.calls] == ["start_weight_update", "load_from", "finish_weight_update"]
 
 
+@pytest.mark.slow
 def test_vllms_own_classes_take_what_they_are_told():
     pytest.importorskip("vllm", reason="vLLM is an extra")
     from vllm.engine.arg_utils import EngineArgs

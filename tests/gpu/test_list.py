@@ -16,9 +16,10 @@ FOLDERS = ("earl", "benchmarks", "cli", "agents", "envs")
 def mentions(path: Path) -> set[str]:
     """The functions of a file whose code mentions CUDA, as the page names them; a module's own lines by the file."""
     source = path.read_text(encoding="utf-8")
-    lines = set(_code(source)) - set(_documentation(ast.parse(source)))
-    named = path.relative_to(ROOT).as_posix()
-    return {f"{named}{_within(ast.parse(source), line)}" for line in lines}
+    if not MENTION.search(source):
+        return set()
+    tree, named = ast.parse(source), path.relative_to(ROOT).as_posix()
+    return {f"{named}{_within(tree, line)}" for line in set(_code(source)) - set(_documentation(tree))}
 
 
 def _code(source: str):

@@ -21,7 +21,7 @@ def played(version):
 def _outline(version, tokens):
     ended = (StopReason.FINISHED, Outcome.DRAW, 0, ())
     counts = (tokens, tokens, version * tokens, version)
-    return TrajectorySummary(Task("tictactoe", 7), 0, (), *ended, *counts, np.zeros((1, len(Author)), np.int64))
+    return TrajectorySummary(Task("tictactoe", 7), 0, (), *ended, *counts, {}, np.zeros((1, len(Author)), np.int64))
 
 
 def version_of(group):

@@ -250,3 +250,9 @@ def test_the_lock_sweeps_what_a_killed_process_left(tmp_path: Path) -> None:
     with lock(folder):
         left = sorted(path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*"))
     assert left == ["checkpoints", "checkpoints/step-000005", "config.toml", "lock", "trajectories"]
+
+
+def test_a_run_that_does_not_say_the_edition_of_its_environment_has_the_first(tmp_path: Path) -> None:
+    for config, edition in (('[env]\nname = "arithmetic"\n', 1), ("[env]\nedition = 2\n", 2)):
+        folder = create(tmp_path, f"edition-{edition}", config)
+        assert folder.recipe()["env"]["edition"] == edition

@@ -69,6 +69,7 @@ def test_a_stop_by_request_saves_where_it_stopped(tiny, new_run, whole, remains,
         assert continued[part] == expected[part]
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_model_with_which_reinforcement_learning_began(
     tiny, new_run, carry_on, stopping, tmp_path
 ):
@@ -181,6 +182,7 @@ class Losing:
         pass
 
 
+@pytest.mark.slow
 def test_a_run_that_is_mended_goes_on_from_the_last_whole_checkpoint(tiny, new_run, whole, remains):
     config = tiny(run={"checkpoint_every": 2}, evaluate={"every": 50})
     folder = new_run(config)

@@ -111,12 +111,8 @@ def built(config, layout: Layout) -> bool:
     return True
 
 
-FAST = ("mixtral", "qwen3")
-"""Experts, and the family of earl's own models."""
-EACH = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in FAMILIES]
-
-
-@pytest.mark.parametrize("family", EACH)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_verdict_is_what_building_shows(family: str) -> None:
     config = described(family)
     shape = shape_of(meta_model(config))
