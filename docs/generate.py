@@ -167,7 +167,9 @@ COMMAND_LINE = """# The command line
 
 Written by `make docs` from what `--help` says. Results go to stdout, progress and errors to stderr. Exit codes: 0 done,
 1 a check found something, 2 something to mend in what was asked for (the line names the value, the rule and the cure),
-130 stopped by Ctrl-C or SIGTERM, 137 ended by force because it did not stop within the grace period.
+130 stopped by Ctrl-C or SIGTERM, 137 ended by force because it did not stop within the grace period, 30 s after SIGTERM
+(`EARL_GRACE_SECONDS`). A shell completes names and keys after `eval "$(_EARL_COMPLETE=bash_source earl)"` (or
+`zsh_source`, `fish_source`).
 """
 
 
