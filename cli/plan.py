@@ -13,7 +13,7 @@ from earl.batch import Batch
 from earl.cli.options import declared, print_json
 from earl.cli.players import need_run
 from earl.cli.recipes import resolve
-from earl.cli.text import clean, console, one_line
+from earl.cli.text import console, one_line
 from earl.config import Config, ModelConfig
 from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, explain, lines, sizes
 from earl.dispatch.rows import Columns, token_bytes
@@ -208,13 +208,9 @@ def with_trace(one: Plan, model: str) -> Plan:
     return replace(one, traced=wanted.answered(traced(described(model), wanted.config, wanted.job)))
 
 
-def plans(found: Sequence[Plan], price: float | None, page: Path | None, as_json: bool, target: str | None) -> None:
+def plans(found: Sequence[Plan], price: float | None, as_json: bool, target: str | None) -> None:
     """Print the plans, with a comparison if there are several. `price` is of a GPU-hour. With a `target`, print the
     layouts as its flags instead."""
-    if page:
-        from earl.reports.planning import write
-
-        write(page, found, price)
     if target:
         flags = [line for one in found for line in emitted(one, target)]
         return print_json(flags) if as_json else click.echo("\n".join(flags))
@@ -225,8 +221,6 @@ def plans(found: Sequence[Plan], price: float | None, page: Path | None, as_json
         _show(one, price)
     if len(found) > 1:
         _print(comparison_grid(found, price))
-    if page:
-        click.echo(clean(page), err=True)
     return None
 
 
@@ -319,7 +313,6 @@ def command(
     dispatch: bool,
     columns: str | None,
     price: float | None,
-    html: Path | None,
     replay: str | None,
     margin: float | None,
     root: Path,
@@ -344,4 +337,4 @@ def command(
         raise click.UsageError("--columns is read with --dispatch alone; leave it out, or add --dispatch.")
     found = [plan(one) for one in questions(options)]
     traced = [with_trace(one, options.model) for one in found] if trace else found
-    return plans(traced, price, html, as_json, emit)
+    return plans(traced, price, as_json, emit)

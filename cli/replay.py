@@ -3,8 +3,7 @@
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,92 +17,25 @@ from earl.cli.players import need_run
 from earl.cli.text import clean, console, one_line, table
 from earl.errors import EarlError
 from earl.recipe import build
-from earl.reports.data import Decoder, model_facts
-from earl.reports.episodes import Draw, drawer
+from earl.reports import episodes
+from earl.reports.data import Decoder, StoredEpisode, model_facts, stored_in
+from earl.reports.episodes import AUTHORS
 from earl.runs import trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of
-from earl.trajectory import Author, TrainingRecord, Trajectory, Turn
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token of a reply, or the few that together make one character."""
-
-    text: str
-    author: str
-    logprob: float
-    """The sampler's."""
-    learned: bool | None
-    """Whether it was learned from; None if that was not stored."""
-    new_logprob: float | None
-    """The learner's after the update; None if it was not learned from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """One turn. A last scene without a reply holds what came after the last reply."""
-
-    given: tuple[tuple[str, str], ...]
-    """(author, text) of each stretch of the new part of the prompt."""
-    reply: tuple[Token, ...]
-    action: str | None
-    summary: bool
-    reward: float | None
-    advantage: float | None
-    board: tuple[tuple[str, ...], ...] | None
-    """The board after the action; None if the environment draws none."""
-
-
-def scenes(trajectory: Trajectory, experience: TrainingRecord | None, decoder: Decoder, draw: Draw) -> list[Scene]:
-    """The turns of an episode."""
-    found, reached = [], 0
-    sizes = len(trajectory.tokens), len(trajectory.turns)
-    if experience and (len(experience.mask), len(experience.advantages)) != sizes:
-        experience = None  # it is of another episode
-    for number, turn in enumerate(trajectory.turns):
-        given = _given(trajectory, reached, turn.action_start, decoder)
-        reply = tuple(_reply(trajectory, turn, experience, decoder))
-        advantage = float(experience.advantages[number]) if experience else None
-        board = draw("".join(text for author, text in given if author == "environment"), turn.action)
-        found.append(
-            Scene(given, reply, turn.action, turn.summary, turn.reward, advantage, board.cells if board else None)
-        )
-        reached = turn.end
-    rest = _given(trajectory, reached, len(trajectory.tokens), decoder)
-    return [*found, Scene(rest, (), None, False, None, None, None)] if rest else found
-
-
-def _given(trajectory: Trajectory, start: int, end: int, decoder: Decoder) -> tuple[tuple[str, str], ...]:
-    runs = trajectory.stretches(max(0, start), max(0, end))
-    return tuple((name(author), decoder.whole(trajectory.tokens[first:last].tolist())) for author, first, last in runs)
-
-
-def _reply(trajectory: Trajectory, turn: Turn, experience: TrainingRecord | None, decoder: Decoder) -> Iterator[Token]:
-    for text, first, last in decoder.pieces(trajectory.tokens[turn.action_start : turn.end].tolist()):
-        span = slice(turn.action_start + first, turn.action_start + last)
-        learned = bool(experience.mask[span].all()) if experience else None
-        new = float(experience.logprobs[span].sum()) if experience and learned else None
-        author = name(int(trajectory.authors[span.start]))
-        yield Token(text, author, float(trajectory.logprobs[span].sum()), learned, new)
-
-
-def name(author: int) -> str:
-    return Author(author).name.lower() if author in list(Author) else f"author {author}"
-
 
 STYLES = {"template": "dim", "environment": "cyan", "tool": "magenta", "thinking": "yellow", "action": "bold green"}
 NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
 KEYS = "n or Enter: next   p: back   l: log-probs   q: leave"
 
 
-def step_through(head: str, played: Sequence[Scene], console: Console, logprobs: bool, key: Callable[[], str]) -> None:
+def step_through(head: str, found: dict[str, Any], console: Console, logprobs: bool, key: Callable[[], str]) -> None:
     """Show one turn at a time, until the user leaves or goes past the last. `key` waits for a key."""
     place = 0
-    while place < len(played):
+    while place < _count(found):
         console.clear()
         console.print(_legend(head))
-        console.print(_scene(played[place], place, len(played), logprobs))
+        console.print(_scene(found, place, logprobs))
         console.print(Text(KEYS, "dim"))
         pressed = key()
         if pressed in LEAVE:
@@ -116,63 +48,60 @@ def step_through(head: str, played: Sequence[Scene], console: Console, logprobs:
             place += 1
 
 
+def _count(found: dict[str, Any]) -> int:
+    """The turns, and what came after the last one."""
+    return len(found["turns"]) + bool(found["rest"])
+
+
 def _legend(text: str) -> Text:
     legend = Text.assemble(*((f"{author} ", style) for author, style in STYLES.items()))
     return Text(clean(text), "bold").append("\n").append_text(legend)
 
 
-def _scene(scene: Scene, number: int, count: int, logprobs: bool) -> RenderableType:
-    title = f"turn {number} of {count}" if scene.reply else "after the last turn"
-    parts: list[RenderableType] = [Text(f"\n── {title} ──"), Text.assemble(*(_inked(*said) for said in scene.given))]
-    if scene.reply:
-        written = [_inked(token.author, token.text) for token in scene.reply]
-        parts.append(Text.assemble(("reply  ", "dim"), *written))
-        if logprobs:
-            parts.append(_chances(scene.reply))
-        if scene.board:
-            parts.append(Text("\n".join(" ".join(clean(cell) or "·" for cell in row) for row in scene.board)))
-        parts.append(Text(_result(scene)))
-    return Group(*parts)
+def _scene(found: dict[str, Any], place: int, logprobs: bool) -> RenderableType:
+    if place == len(found["turns"]):
+        return Group(Text("\n── after the last turn ──"), _inked(found["rest"]))
+    turn = found["turns"][place]
+    reply, board = turn["reply"], turn["boards"][-1]["cells"] if turn["boards"] else ()
+    parts: list[RenderableType] = [Text(f"\n── turn {place} of {_count(found)} ──"), _inked(turn["given"])]
+    parts.append(Text("reply  ", "dim") + _inked(zip(reply["authors"], reply["texts"], strict=True)))
+    if logprobs:
+        parts.append(_chances(reply))
+    parts += [Text(" ".join(clean(cell) or "·" for cell in row)) for row in board]
+    kind = "a summary   " if turn["summary"] else "no legal action   " if turn["refused"] else ""
+    return Group(*parts, Text(f"{kind}reward {_number(turn['reward'])}   advantage {_number(turn['advantage'])}"))
 
 
-def _inked(author: str, text: str) -> tuple[str, str]:
-    return clean(text), STYLES.get(author, "red")
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
 
 
-def _chances(reply: Sequence[Token]) -> Table:
-    columns = ("token", "log-prob", "probability", "after the update", "learned from")
-    rows = []
-    for token in reply:
-        new = "" if token.new_logprob is None else f"{token.new_logprob:.4f}"
-        learned = {True: "yes", False: "no", None: "not stored"}[token.learned]
-        shown, chance = Text(*_inked(token.author, repr(token.text))), math.exp(min(0.0, token.logprob))
-        rows.append((shown, f"{token.logprob:.4f}", f"{chance:.1%}", new, learned))
-    return table(columns, rows, right=columns[1:])
+def _inked(said: Iterable[tuple[int, str]]) -> Text:
+    return Text.assemble(*((clean(text), STYLES[AUTHORS[author]]) for author, text in said))
 
 
-def _result(scene: Scene) -> str:
-    kind = "no legal action" if scene.action is None else f"action {clean(scene.action)!r}"
-    kind = "a summary" if scene.summary else kind
-    advantage = "" if scene.advantage is None else f"   advantage {scene.advantage:+.4f}"
-    return f"{kind}   reward {scene.reward:g}{advantage}"
+def _chances(reply: dict[str, Any]) -> Table:
+    columns = ("token", "log-prob", "probability", "ratio after the update")
+    tokens = [_inked([(author, repr(text))]) for author, text in zip(reply["authors"], reply["texts"], strict=True)]
+    chances = [None if value is None else math.exp(min(0.0, value)) for value in reply["logprobs"]]
+    numbers = [map(_number, own) for own in (reply["logprobs"], chances, reply["ratios"] or [None] * len(tokens))]
+    return table(columns, zip(tokens, *numbers, strict=True), right=columns[1:])
 
 
 @declared("replay")
 def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path, as_json: bool) -> None:
     folder = need_run(root, run)
     step, number = _place(episode, step)
-    step, trajectory, experience = _stored(folder, step, number)
-    draw, facts = drawer(build(folder.recipe()), trajectory.task.env), model_facts(folder.checkpoints)
-    played = scenes(trajectory, experience, Decoder(facts.tokenizer if facts else None), draw)
-    head = _head(folder.name, step, number, trajectory)
+    stored = _stored(folder, step, number)
+    env, facts = stored.trajectory.task.env, model_facts(folder.checkpoints)
+    decoder, draw = Decoder(facts.tokenizer if facts else None), episodes.drawer(build(folder.recipe()), env)
+    found, head = episodes.episode(stored, decoder, draw, episodes.EVERYTHING), _head(folder.name, stored)
     if as_json:
-        print_json(_object(folder.name, step, number, trajectory, played))
-        return
+        return print_json({"run": folder.name, "authors": AUTHORS, **found})
     out = console()
     if sys.stdin.isatty() and sys.stdout.isatty() and not out.is_dumb_terminal:
-        step_through(head, played, out, logprobs, click.getchar)
-    else:
-        out.print(Group(_legend(head), *(_scene(one, at, len(played), logprobs) for at, one in enumerate(played))))
+        return step_through(head, found, out, logprobs, click.getchar)
+    return out.print(Group(_legend(head), *(_scene(found, place, logprobs) for place in range(_count(found)))))
 
 
 def _place(episode: str, step: int | None) -> tuple[int | None, int]:
@@ -185,7 +114,7 @@ def _place(episode: str, step: int | None) -> tuple[int | None, int]:
     return given, int(found[2])
 
 
-def _stored(folder: RunFolder, step: int | None, number: int) -> tuple[int, Trajectory, TrainingRecord | None]:
+def _stored(folder: RunFolder, step: int | None, number: int) -> StoredEpisode:
     """Read an episode. Raises EarlError if it is not stored."""
     kept = [found for path in trajectories.files(folder.trajectories) if (found := step_of(path)) is not None]
     if not kept:
@@ -195,35 +124,15 @@ def _stored(folder: RunFolder, step: int | None, number: int) -> tuple[int, Traj
         listed = ", ".join(map(str, kept))
         raise EarlError(f"run {folder.name!r} keeps no episodes of step {step}; kept are the steps {listed}")
     path = trajectories.path_of(folder.trajectories, step)
-    _, groups, learned = trajectories.read_whole(path)
-    stored = [episode for group in groups for episode in group.trajectories]
+    stored = stored_in(path)
     if number >= len(stored):
         raise EarlError(f"step {step} has no episode {number}; it has the episodes 0 to {len(stored) - 1}")
-    return step, stored[number], learned[number] if learned else None
+    return stored[number]
 
 
-def _head(run: str, step: int, number: int, trajectory: Trajectory) -> str:
-    task = trajectory.task
+def _head(run: str, stored: StoredEpisode) -> str:
+    played, task = stored.trajectory, stored.trajectory.task
     met = f" against {task.opponent}, seat {task.seat}" if task.opponent else ""
-    error = f": {trajectory.error}" if trajectory.error else ""
-    ended = f"{trajectory.outcome}, {trajectory.stop}{error}, reward {trajectory.reward:g}"
-    return one_line(f"{run}, step {step}, episode {number}: {task.env}{met}: {ended}")
-
-
-def _object(run: str, step: int, number: int, trajectory: Trajectory, played: Sequence[Scene]) -> dict[str, Any]:
-    return {
-        "run": run,
-        "step": step,
-        "episode": number,
-        "task": asdict(trajectory.task),
-        "seed": trajectory.seed,
-        "outcome": trajectory.outcome.value,
-        "stop": trajectory.stop.value,
-        "reward": trajectory.reward,
-        "illegal": trajectory.illegal,
-        "error": trajectory.error,
-        "turns": [
-            {**asdict(scene), "given": [{"author": author, "text": text} for author, text in scene.given]}
-            for scene in played
-        ],
-    }
+    error = f": {played.error}" if played.error else ""
+    ended = f"{played.outcome}, {played.stop}{error}, reward {played.reward:g}"
+    return one_line(f"{run}, step {stored.step}, episode {stored.number}: {task.env}{met}: {ended}")

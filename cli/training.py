@@ -124,27 +124,13 @@ def _count(number: int, noun: str, plural: str = "s") -> str:
 
 
 def as_object(plan: RunPlan) -> dict[str, Any]:
-    config, place, shares = plan.config, plan.config.placement, _shares(plan.config)
-    chosen = {"kind": place.kind, **learner_layout(place).settings, "samplers": place.samplers}
-    sampler = {"sampler_tp": config.sampler.tp, "engine": config.sampler.engine}
     return {
-        "env": config.env.name,
-        "environments": _env_shares(shares),
-        "opponents": {name: share for env, name, share in shares if name and env == config.env.name},
-        "algorithm": config.algorithm.name,
-        "prompts": config.rollout.prompts,
-        "group_size": config.rollout.group_size,
-        "episodes": config.rollout.episodes,
-        "warm_start_steps": config.warm_start.steps,
-        "steps": config.run.steps,
-        "model": config.model.path or "new",
+        "shares": [{"env": env, "opponent": name, "share": share} for env, name, share in _shares(plan.config)],
         "parameters": plan.parameters,
-        "processes": config.run.processes,
-        "context_limit": config.context.first_limit,
-        "context_ceiling": config.context.ceiling,
         "first_prompt_tokens": plan.first_prompt_tokens,
         "checkpoint_bytes": plan.checkpoint_bytes,
-        "placed": {**chosen, **sampler, "dtype": config.learner.dtype, **asdict(plan.placed)},
+        "placed": asdict(plan.placed),
+        "recipe": plan.config.model_dump(mode="json"),
     }
 
 

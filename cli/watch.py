@@ -1,26 +1,108 @@
-"""`earl watch`: shows the live view of a run."""
+"""`earl watch`: shows a run as it goes on. run folder ─▶ read_run (polls) ─▶ panels ─▶ the terminal."""
 
 import os
+import select
 import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 
+from rich.console import Console
+from rich.live import Live
+
 from earl.cli.options import declared, print_json
+from earl.cli.panels import RunNow, as_object, draw, snapshot
+from earl.cli.players import need_run
+from earl.cli.text import console
+from earl.errors import EarlError
+from earl.recipe import build
+from earl.runs import store
+from earl.runs.folder import RunFolder
+from earl.runs.storage import storage
+from earl.runs.store import Numbers
+from earl.runs.summary import changed, state_of
+
+LOAD = 0.1
+"""Largest share of a CPU for the view: if reading a long run is slow, it refreshes less often."""
 
 
 @declared("watch")
 def command(run: str, root: Path, once: bool, as_json: bool) -> None:
-    from earl.cli.live import screen
-    from earl.cli.live.now import as_object, read_run
-    from earl.cli.players import need_run
-    from earl.cli.text import console
-
     if os.environ.get("TERM") == "linux" and isinstance(sys.stdout, TextIOWrapper):  # the console's font has no braille
         sys.stdout.reconfigure(encoding="ascii", errors="replace")
     folder, out = need_run(root, run), console()
     if as_json:
         print_json(as_object(read_run(folder)))
     elif once or not sys.stdout.isatty() or out.is_dumb_terminal:
-        screen.snapshot(read_run(folder), out)
+        snapshot(read_run(folder), out)
     else:
-        screen.watch(folder, out)
+        watch(folder, out)
+
+
+def read_run(folder: RunFolder, before: RunNow | None = None) -> RunNow:
+    """The state of a run. What cannot be read becomes one of its `problems`; the numbers of `before`, an earlier
+    result, then stay. Raises EarlError if the folder is gone."""
+    if not folder.config.is_file():
+        raise EarlError(
+            f"run {folder.name!r} is gone from {folder.path}: a run that fails before its first checkpoint is removed; "
+            "its own terminal says why"
+        )
+    with storage(folder.path):
+        last_change, now = changed(folder), time.time()
+        if before and before.changed == last_change and not before.problems:
+            return replace(before, state=state_of(folder, before.numbers.matches), time=now)
+        config, numbers, problems = None, before.numbers if before else Numbers(), []
+        try:
+            config = build(folder.recipe())
+        except EarlError as error:
+            problems.append(str(error))
+        try:
+            if folder.database.is_file() and folder.database.stat().st_size:  # else a reader leaves an empty log
+                numbers = store.read_numbers(folder.database)
+        except EarlError as error:
+            problems.append(str(error))
+        state = state_of(folder, numbers.matches)
+    return RunNow(folder.path.resolve().name, config, numbers, state, last_change, now, tuple(problems))
+
+
+@contextmanager
+def keyboard() -> Iterator[Callable[[float], str]]:
+    """Gives a function that waits so many seconds for a key, which is not echoed; it only sleeps without a terminal."""
+    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+
+    def wait(seconds: float) -> str:
+        if keys is None or not select.select([keys], [], [], seconds)[0]:
+            time.sleep(seconds if keys is None else 0)
+            return ""
+        return os.read(keys, 64).decode(errors="replace") or "q"  # nothing: the terminal is closed
+
+    if keys is None:
+        yield wait
+        return
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        yield wait
+    finally:
+        termios.tcsetattr(keys, termios.TCSAFLUSH, before)
+
+
+def watch(folder: RunFolder, out: Console) -> None:
+    """Show the run until q or Ctrl-C is pressed. The training is not affected."""
+    run, page, due, shown, pressed = read_run(folder), 0, 0.0, None, ""
+    with suppress(KeyboardInterrupt), keyboard() as wait, Live(console=out, screen=True, auto_refresh=False) as live:
+        while pressed not in ("q", "Q", "\x04"):
+            page, began = page + (pressed in ("\t", " ")), time.monotonic()
+            if began >= due:
+                run = read_run(folder, run)
+            if began >= due or (out.size, page) != shown:
+                live.update(draw(run, *out.size, page), refresh=True)
+                shown = out.size, page
+            if began >= due:
+                due = began + max(1.0, (time.monotonic() - began) / LOAD)
+            pressed = wait(min(0.2, max(0.0, due - time.monotonic())))

@@ -43,18 +43,18 @@ def test_the_plan_of_a_game() -> None:
     rollout = planned.config.rollout
     assert rollout.prompts * rollout.group_size == rollout.episodes == 8
     assert (planned.config.warm_start.steps, planned.config.run.steps, planned.config.run.processes) == (3, 7, 2)
-    assert as_object(planned)["opponents"] == {"random": 0.75, "perfect": 0.25}
+    assert {one["opponent"]: one["share"] for one in as_object(planned)["shares"]} == {"random": 0.75, "perfect": 0.25}
     # user, "X", " ", 3 x 3 cells, 2 newlines, end, assistant: 1 + 1 + 1 + 9 + 2 + 1 + 1 = 16
     assert (planned.first_prompt_tokens, planned.config.context.first_limit) == (16, 120)
     # Embeddings in and out 2 x 106 x 16 = 3,392; attention 4 x 16 x 16 = 1,024; MLP 3 x 16 x 16 = 768;
     # norms 16 + 16 + 16 and 2 x 8 = 64: together 5,248
-    assert (as_object(planned)["model"], planned.parameters) == ("new", 5248)
+    assert (as_object(planned)["recipe"]["model"]["path"], planned.parameters) == (None, 5248)
     assert planned.checkpoint_bytes == 3 * 4 * 5248 + 65536
 
 
 def test_the_plan_of_a_task() -> None:
     planned = checked(TASK)
-    assert as_object(planned)["opponents"] == {}
+    assert [one["opponent"] for one in as_object(planned)["shares"]] == [""]
     # The longest chain "99+99+99" has 8 characters; user, end and assistant make 11.
     assert planned.first_prompt_tokens == 11
 

@@ -54,7 +54,7 @@ MODELS = Models(*np.array(_ROWS + _FLAT).T)
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Kalman filters for series with these places seen: linear maps, and variances in units of the scale."""
+    """Kalman filters as linear maps of the series, and variances in units of the scale."""
 
     innovations: Floats  # [T, M, T]: innovation at t = row · series
     variances: Floats  # [T, M] of the innovations
@@ -62,11 +62,10 @@ class Filters:
     covariances: Floats  # [T, 3, M]: of the level, of both, of the slope
 
 
-@lru_cache(maxsize=16)
-def filters(seen: tuple[bool, ...]) -> Filters:
-    """The filters for a series whose places are seen or missing; the first level and slope are unknown.
-    The first entries are the filters of the series' prefixes."""
-    m, length, count = MODELS, len(seen), len(MODELS.level)
+@lru_cache(maxsize=1)
+def filters() -> Filters:
+    """The filters of WINDOW points, whose first entries are those of fewer; the first level and slope are unknown."""
+    m, length, count = MODELS, WINDOW, len(MODELS.level)
     level, slope = np.zeros((count, length)), np.zeros((count, length))
     p_level, p_both, p_slope = np.full(count, 1e8), np.zeros(count), 1e4 * m.has_slope
     result = Filters(
@@ -82,15 +81,14 @@ def filters(seen: tuple[bool, ...]) -> Filters:
             damped = m.damping**2 * p_slope
             p_level = p_level + 2 * m.damping * p_both + damped + m.slope + m.level
             p_both, p_slope = m.damping * p_both + damped + m.slope, damped + m.slope
-        if seen[t]:
-            variance = p_level + m.observation
-            innovation = -level
-            innovation[:, t] += 1
-            level = level + (p_level / variance)[:, None] * innovation
-            slope = slope + (p_both / variance)[:, None] * innovation
-            p_slope = p_slope - p_both**2 / variance
-            p_both, p_level = p_both * m.observation / variance, p_level * m.observation / variance
-            result.innovations[t], result.variances[t] = innovation, variance
+        variance = p_level + m.observation
+        innovation = -level
+        innovation[:, t] += 1
+        level = level + (p_level / variance)[:, None] * innovation
+        slope = slope + (p_both / variance)[:, None] * innovation
+        p_slope = p_slope - p_both**2 / variance
+        p_both, p_level = p_both * m.observation / variance, p_level * m.observation / variance
+        result.innovations[t], result.variances[t] = innovation, variance
         result.states[t], result.covariances[t] = (level, slope), (p_level, p_both, p_slope)
     return result
 
@@ -105,7 +103,7 @@ FORGETTING = 0.97
 SCALE, SCALE_POINTS = 0.006, 0.5
 """Prior of the noise: relative to the values, and the number of points that it weighs."""
 SEGMENTS, SHORTEST, BROKEN = (8, 16, 32), 4, 0.01
-"""Lengths of a last segment with its own trend, the fewest points on either side, and the segment's prior weight."""
+"""Lengths of a last segment with its own trend, the fewest points before it, and the segment's prior weight."""
 LEVEL, SLOPE = 0.3, 0.03
 """Prior standard deviations of a trend's start and slope, relative to the values: the cost of each trend."""
 
@@ -133,19 +131,16 @@ class _Fit:
     freedom: float
 
 
-def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
-    """Filter and weigh all hypotheses. `values` [T] are evenly spaced, at most WINDOW, 0 where not seen; at least
-    SHORTEST are `seen` [T], with the first and the last."""
-    length, unit = len(values), float(np.abs(values[seen]).mean()) or 1.0
-    positive = bool((values[seen] > 0).all())
-    logs = np.log(np.where(seen, values, unit) / unit) if positive else np.zeros(length)
-    series = np.stack([values / unit, logs])
-    counts = np.where(seen, FORGETTING ** np.arange(length - 1.0, -1.0, -1.0), 0.0)
-    whole = _fit(series, seen, counts)
+def posterior(values: Floats) -> Posterior:
+    """Filter and weigh all hypotheses. `values` [T] are evenly spaced, SHORTEST at least and WINDOW at most."""
+    length, unit = len(values), float(np.abs(values).mean()) or 1.0
+    positive = bool((values > 0).all())
+    series = np.stack([values / unit, np.log(values / unit) if positive else np.zeros(length)])
+    whole = _fit(series)
     fits, evidence = [whole], [whole.evidence[-1]]
     for start in (length - last for last in SEGMENTS):
-        if start > 0 and min(seen[:start].sum(), seen[start:].sum()) >= SHORTEST:
-            fits.append(_fit(series[:, start:], seen[start:], counts[start:]))
+        if start >= SHORTEST:
+            fits.append(_fit(series[:, start:]))
             before = np.logaddexp.reduce(whole.evidence[start - 1] if positive else whole.evidence[start - 1, :1], None)
             evidence.append(fits[-1].evidence[-1] + before + math.log(BROKEN))
     densities = np.stack(evidence)  # [stretches, 2, M]
@@ -165,16 +160,14 @@ def posterior(values: Floats, seen: NDArray[np.bool_]) -> Posterior:
     )
 
 
-def _fit(series: Floats, seen: NDArray[np.bool_], counts: Floats) -> _Fit:
+def _fit(series: Floats) -> _Fit:
     """Student's t density of the errors of values and logarithms [2, T], step by step; the first two points only set
     the level and the slope."""
-    length = len(seen)
-    known = filters((True,) * WINDOW if seen.all() else tuple(seen.tolist()))
+    length, known = series.shape[1], filters()
+    counts = FORGETTING ** np.arange(length - 1.0, -1.0, -1.0)
     errors = np.einsum("tmu,su->tsm", known.innovations[:length, :, :length], series)
-    placed = np.flatnonzero(seen)[:2]
-    cost = counts[placed] @ np.log(np.array([LEVEL, SLOPE]) * math.sqrt(2 * math.pi))
-    counts = counts.copy()
-    counts[placed] = 0
+    cost = counts[:2] @ np.log(np.array([LEVEL, SLOPE]) * math.sqrt(2 * math.pi))
+    counts[:2] = 0
     variances = known.variances[:length]
     points = np.cumsum(counts)[:, None, None]
     freedom = SCALE_POINTS + points
@@ -208,10 +201,9 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The end of a history on an even grid; the last place is the last step."""
+    """The end of a history, whose points are taken as evenly spaced; the last place is the last step."""
 
     values: Floats  # [T]
-    seen: NDArray[np.bool_]  # [T]
     last: int  # the last step
     spacing: int  # steps between places
     points: int  # length of the whole history
@@ -222,18 +214,10 @@ def series(history: Sequence[tuple[int, float]]) -> Series | None:
     points = sorted((step, value) for step, value in dict(history[-WINDOW:]).items() if math.isfinite(value))
     if not points:
         return None
-    steps = np.array([step for step, _ in points])
-    last, spacing = int(steps[-1]), max(1, int(np.median(np.diff(steps)))) if len(steps) > 1 else 1
-    places = np.rint((steps - last) / spacing).astype(int)
-    length = int(min(WINDOW, 1 - places[0]))
-    grid, seen = np.zeros(length), np.zeros(length, bool)
-    for place, (_, value) in zip(places, points, strict=True):
-        if place > -length:
-            grid[place - 1], seen[place - 1] = value, True
-    first = int(seen.argmax())
-    missing = max(0, MIN_POINTS - int(seen.sum()))
-    grid, seen = np.r_[np.full(missing, grid[first]), grid[first:]], np.r_[np.ones(missing, bool), seen[first:]]
-    return Series(grid, seen, last, spacing, len(history))
+    (first, earliest), (last, _) = points[0], points[-1]
+    spacing = max(1, round((last - first) / max(1, len(points) - 1)))
+    values = [earliest] * (MIN_POINTS - len(points)) + [value for _, value in points]
+    return Series(np.array(values), last, spacing, len(history))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +252,7 @@ def _luck(blocks: int) -> tuple[Floats, Floats, Floats]:
 
 def simulate(past: Series, horizon: int) -> Paths:
     """Draw PATHS futures of `horizon` places: trend, variance and state from the posterior, then the noises."""
-    known = posterior(past.values, past.seen)
+    known = posterior(past.values)
     noise, luck, uniform = _luck(-(-horizon // BLOCK))
     shares = np.cumsum(known.weights)
     drawn = np.searchsorted(shares / shares[-1], (np.arange(PATHS) + 0.5) / PATHS)

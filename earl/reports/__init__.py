@@ -1,7 +1,7 @@
 """The report: one self-contained HTML file about one run, or several side by side.
 
-run folders ─▶ data (read) ─▶ results, sections, browser (pure) ─▶ page (template) ─▶ report.html
-                                       └─▶ tables (pure) ─▶ export ─▶ CSV, Parquet
+run folders ─▶ data (read) ─▶ figures, results, browser (pure) ─▶ page (template) ─▶ report.html
+                       └─▶ tables (pure) ─▶ export ─▶ CSV, Parquet
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,7 @@ from pathlib import Path
 from earl.errors import EarlError
 from earl.reports import export
 from earl.reports.data import MAX_EPISODES, gather
-from earl.reports.export import figure_table, run_tables
-from earl.reports.page import listed, render, sections
+from earl.reports.page import render
 from earl.runs.folder import RunFolder
 from earl.runs.storage import write_text
 
@@ -30,7 +29,7 @@ def write(*folders: RunFolder, out: Path | None = None) -> Path:
         raise EarlError(f"{out.parent} is no folder; make it, or give another --out than {out}")
     path = out or place_for(folders)
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
-    write_text(path, render(runs, sections(runs)), _run_around(path, folders))
+    write_text(path, render(runs), _run_around(path, folders))
     return path
 
 
@@ -49,7 +48,6 @@ def place_for(folders: Sequence[RunFolder]) -> Path:
 
 
 def write_tables(*folders: RunFolder, to: Path, formats: Sequence[str] = export.FORMATS) -> list[Path]:
-    """Write every table of a report, one file per format. Raises EarlError for an unknown format or a disk error."""
+    """Write what was recorded as tables, a file per format. Raises EarlError for an unknown format or a disk error."""
     runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
-    plots = [table for figure in listed(sections(runs)) if (table := figure_table(figure))]
-    return export.export([*run_tables(runs), *plots], to, formats, _run_around(to, folders))
+    return export.export(export.run_tables(runs), to, formats, _run_around(to, folders))

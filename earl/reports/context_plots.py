@@ -108,13 +108,9 @@ def band_figure(runs: Runs, level: str) -> Figure:
     for run, data in enumerate(runs):
         if limits := limit_of(data, level):
             bands += _limit(runs, run, limits, drawn, longest)
-            if level == "window" and len(runs) == 1:
-                bands += outlook_traces(data, limits[-1][1], drawn)
     told += " Median: half are shorter. p95: 95 % are shorter."
     if any(limit_of(data, level) for data in runs):
         told += " The dashed line is the limit: an episode that reaches it is cut off."
-    if any("outlook" in band.get("meta", {}) for band in bands):
-        told += " Shaded beyond the last step: where the last forecast saw each quantile reach the limit (80 %)."
     told += figures.bucket_note(points for data in runs for points in data.numbers.metrics.values())
     return Figure(f"context-{level}", title, told, {"data": bands, "layout": drawn})
 
@@ -147,29 +143,7 @@ def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest:
     bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
     style, label = {"dash": "dash", "shape": "hv"}, figures.label_of(runs, run, "limit")
     staircase = figures.line(label, list(dict.fromkeys(bends)), color, style, hovertemplate="%{y:,.0f}", mode="lines")
-    return [staircase, *(_events(runs[run], points) if len(runs) == 1 else [])]
-
-
-EVENTS = {
-    "limit": ("limit raised", "triangle-up"),
-    "forecast": ("warning", "diamond"),
-    "layout": ("layout changed", "square"),
-    "out_of_memory": ("out of memory", "x"),
-}
-"""Label and symbol on the line of the limit, by kind of event."""
-
-
-def _events(data: RunData, limits: Points) -> list[dict[str, Any]]:
-    traces = []
-    for kind, (label, symbol) in EVENTS.items():
-        events = [event for event in data.numbers.events if event.kind == kind]
-        heights = [next((y for step, y in reversed(limits) if step <= event.step), limits[0][1]) for event in events]
-        points = [(event.step, height) for event, height in zip(events, heights, strict=True)]
-        marker = {"size": 9, "symbol": symbol, "color": figures.ORANGE}
-        style: dict[str, Any] = {"mode": "markers", "marker": marker, "hovertemplate": "%{text}", "meta": figures.AGAIN}
-        told = [figures.plain(event.message) for event in events]
-        traces.append({**figures.line(label, points, figures.ORANGE, **style), "text": told})
-    return [trace for trace in traces if trace["text"]]
+    return [staircase]
 
 
 AUTHORS = {
@@ -255,41 +229,4 @@ def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: f
         words, style = label if middle else figures.plain(f"{label}, {end}"), {"width": 2 if middle else 0}
         fill |= {"hovertemplate": "step %{y:,.0f}", "showlegend": middle, "legendgroup": label}
         traces.append(figures.line(words, figures.thin(points), color, style, mode="lines", **fill))
-    return traces
-
-
-def outlook_traces(data: RunData, limit: float, drawn: dict[str, Any]) -> list[dict[str, Any]]:
-    """The last forecast as a wedge from each quantile to the limit. Extends the x axis of `drawn` in place."""
-    now, metrics = data.numbers.last_step or 0, data.numbers.metrics
-    reached: dict[str, list[float]] = {}
-    for name in FORECAST:
-        series = [metrics.get(f"forecast/{name}/{end}", []) for end in ("early", "median", "late")]
-        bounds = [max(points[-1][1], now) for points in series if points]
-        known = len(bounds) == 3 and bool(metrics.get(f"context/window/{name}"))
-        if known and math.isfinite(bounds[1]) and bounds[2] > now:  # a forecast for a past step is not shown
-            reached[name] = bounds
-    if not reached:
-        return []
-    ends = [end for bounds in reached.values() for end in bounds if math.isfinite(end)]
-    until = min(max(*ends, now + 1), 2.0 * now + 50)
-    drawn["xaxis"] = {**drawn["xaxis"], "range": [-0.01 * until, 1.02 * until]}
-    starts = {name: (now, metrics[f"context/window/{name}"][-1][1]) for name in reached}
-    return [trace for name in reversed(reached) for trace in _wedge(name, starts[name], limit, until, reached[name])]
-
-
-def _wedge(
-    name: str, start: tuple[int, float], limit: float, until: float, bounds: Sequence[float]
-) -> list[dict[str, Any]]:
-    early, median, late = bounds
-    label, color = f"forecast, {name}", FORECAST[name]
-    corners = [start, (min(early, until), limit), (min(late, until), limit)]
-    corners += [(until, start[1])] if late > until else []
-    base = {"mode": "lines", "legendgroup": label, "meta": {**figures.AGAIN, "outlook": True}}
-    area = {"fill": "toself", "fillcolor": figures.faint(color, 0.18), "hoverinfo": "skip"}
-    traces = [figures.line(label, corners, color, {"width": 0}, **base, **area)]
-    if median <= until:
-        end = f"{late:,.0f}" if math.isfinite(late) else "beyond the horizon"
-        words = f"{name} reaches the limit at step {median:,.0f} ({early:,.0f} to {end})"
-        path, dotted = [start, (median, limit)], {"width": 1.5, "dash": "dot"}
-        traces.append(figures.line(label, path, color, dotted, hovertemplate=words, showlegend=False, **base))
     return traces

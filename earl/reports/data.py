@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from earl.config import Config
 from earl.documents import parse_json_object
-from earl.errors import EarlError, translated
+from earl.errors import EarlError, boundary, translated
 from earl.recipe import build
 from earl.runs import checkpoint, signing, store, trajectories
 from earl.runs.folder import RunFolder
@@ -64,7 +64,7 @@ def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> Store
     failures: list[str] = []
     for path in spread(trajectories.files(folder.trajectories), MAX_STEPS):
         try:
-            everything += _read(path)
+            everything += stored_in(path)
         except EarlError as error:
             failures.append(str(error))
     problems += failures[:MAX_PROBLEMS]
@@ -83,7 +83,7 @@ def spread(items: Sequence[Path], limit: int) -> list[Path]:
     return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
 
 
-def _read(path: Path) -> list[StoredEpisode]:
+def stored_in(path: Path) -> list[StoredEpisode]:
     step, groups, known = trajectories.read_whole(path)
     played = [trajectory for group in groups for trajectory in group.trajectories]
     experiences: Sequence[TrainingRecord | None] = known or [None] * len(played)
@@ -255,11 +255,7 @@ def _rows(folder: RunFolder, read: Callable[[Store], list[T]]) -> list[T]:
         return read(store)
 
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""A tokenizer's output for a character whose bytes continue in later tokens."""
-_WINDOW = 6
-"""Tokens of context that influence decoding (spaces between words)."""
-_LONGEST = 8
+LONGEST = 8
 """A character has at most 4 bytes; a longer run without a complete character is not text."""
 
 
@@ -277,34 +273,22 @@ class Decoder:
 
     def whole(self, ids: Sequence[int]) -> str:
         if self._tokenizer and all(0 <= token < self._size for token in ids):
-            return self._decode(ids)
+            return self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return "".join(text for text, _, _ in self.pieces(ids))
 
     def pieces(self, ids: Sequence[int]) -> Iterator[tuple[str, int, int]]:
         """Text, first and past-last index of each token, or of tokens that make one character, such as ("é", 1, 3)."""
-        start = 0
-        while start < len(ids):
-            end = start + 1
-            text = self._added(ids, start, end)
-            while text.endswith(UNFINISHED) and end < min(len(ids), start + _LONGEST):
-                end += 1
-                text = self._added(ids, start, end)
-            if end > start + 1 and UNFINISHED in text:  # not a character after all, so the token is taken alone
-                end = start + 1
-                text = self._added(ids, start, end)
-            yield text, start, end
+        from tokenizers.decoders import DecodeStream
+
+        stream, start = DecodeStream(skip_special_tokens=False), 0
+        for end, token in enumerate(ids, 1):
+            known, text = 0 <= token < self._size, None
+            if self._tokenizer and known:
+                with boundary():  # it raises bare Exceptions
+                    text = stream.step(self._tokenizer, token)
+            if text is None and known and end < min(len(ids), start + LONGEST):
+                continue  # the first bytes of a character
+            if text is None:
+                stream = DecodeStream(skip_special_tokens=False)
+            yield text or "".join(f"⟨token {own}⟩" for own in ids[start:end]), start, end
             start = end
-
-    def _added(self, ids: Sequence[int], start: int, end: int) -> str:
-        """The text that ids[start:end] add to the tokens before them; their numbers if they add none."""
-        own = ids[start:end]
-        if self._tokenizer is None or not all(0 <= token < self._size for token in own):
-            return "".join(f"⟨token {token}⟩" for token in own)
-        before = [token for token in ids[max(0, start - _WINDOW) : start] if 0 <= token < self._size]
-        context, text = self._decode(before), self._decode([*before, *own])
-        added = text[len(context) :] if text.startswith(context) else self._decode(own)
-        return added or "".join(f"⟨token {token}⟩" for token in own)
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        assert self._tokenizer is not None
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False)

@@ -21,8 +21,6 @@ from earl.reports.results import seat_name
 from earl.trajectory import Author, Trajectory, Turn
 
 AUTHORS = [author.name.lower() for author in Author]
-MAX_TURNS = 40
-"""Maximum turns shown of one episode: two thirds from its start, one third from its end."""
 _LEAST = 40
 
 Draw = Callable[[str, str | None], Board | None]
@@ -36,14 +34,19 @@ class Room:
     """Tokens by the model, shown one by one."""
     characters: int = 16_000
     """Characters of the prompts."""
+    turns: int = 40
+    """Two thirds from the episode's start, one third from its end."""
+
+
+EVERYTHING = Room(1 << 40, 1 << 40, 1 << 40)
 
 
 def episode(stored: StoredEpisode, decoder: Decoder, draw: Draw, room: Room = Room()) -> dict[str, Any]:
     """The episode as JSON of bounded size, as templates/browser.js reads it."""
     played, task = stored.trajectory, stored.trajectory.task
     turns = played.turns
-    head = len(turns) if len(turns) <= MAX_TURNS else MAX_TURNS * 2 // 3
-    kept = [*range(head), *range(max(head, len(turns) - MAX_TURNS + head), len(turns))]
+    head = len(turns) if len(turns) <= room.turns else room.turns * 2 // 3
+    kept = [*range(head), *range(max(head, len(turns) - room.turns + head), len(turns))]
     reader = _Reader(stored, decoder, draw, room, max(1, len(kept)))
     return {
         "step": stored.step,

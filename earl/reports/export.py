@@ -1,11 +1,10 @@
-"""The tables of a report (the numbers behind each plot, and the run's database) and their export as CSV and Parquet."""
+"""What was recorded of runs as tables, and their export as CSV and Parquet."""
 
 import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from html import unescape
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +14,6 @@ import pyarrow.parquet as pq
 
 from earl.errors import EarlError
 from earl.reports.data import RunData
-from earl.reports.figures import Figure
 from earl.reports.html import visible
 from earl.reports.results import recipe_differences
 from earl.runs.storage import replace_file, storage
@@ -31,45 +29,6 @@ class Table:
 
 
 Row = dict[str, Any]
-
-
-def figure_table(figure: Figure) -> Table | None:
-    """The numbers behind a plot: a row for each x and a column for each line; for a heat map a row for each cell."""
-    if figure.spec is None:
-        return None
-    traces = [trace for trace in figure.spec["data"] if not trace.get("meta", {}).get("again")]
-    named = [(_name(figure, trace), trace) for trace in traces]
-    if any(trace["type"] == "heatmap" for trace in traces):
-        return Table(figure.name, _cells(named))
-    columns: dict[str, dict[Any, Any]] = {}
-    for name, trace in named:
-        points = zip(trace["x"], trace["y"], strict=True)
-        columns[name] = dict(points)
-        if bars := trace.get("error_y"):
-            rows = list(zip(trace["x"], trace["y"], bars["arrayminus"], bars["array"], strict=True))
-            columns[f"{name}, low"] = {x: y - below for x, y, below, _ in rows}
-            columns[f"{name}, high"] = {x: y + above for x, y, _, above in rows}
-    steps = sorted({step for column in columns.values() for step in column})
-    filled = {name: [column.get(step) for step in steps] for name, column in columns.items()}
-    return Table(figure.name, {"step": steps, **filled})
-
-
-def _name(figure: Figure, trace: Row) -> str:
-    choice = trace.get("meta", {}).get("choice")
-    parts = [figure.choices[choice] if choice is not None else "", unescape(trace.get("name", ""))]
-    return ": ".join(filter(None, parts))
-
-
-def _cells(named: Sequence[tuple[str, Row]]) -> dict[str, list[Any]]:
-    """Step and turn of every cell that has a value in any map, and its value in each map."""
-    first = named[0][1]
-    places = [(row, column) for column in range(len(first["x"])) for row in range(len(first["y"]))]
-    kept = [(row, column) for row, column in places if any(t["z"][row][column] is not None for _, t in named)]
-    columns: dict[str, list[Any]] = {
-        "step": [first["x"][column] for _, column in kept],
-        "turn": [first["y"][row] for row, _ in kept],
-    }
-    return columns | {name: [trace["z"][row][column] for row, column in kept] for name, trace in named}
 
 
 def run_tables(runs: Sequence[RunData]) -> list[Table]:

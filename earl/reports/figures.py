@@ -42,7 +42,7 @@ LEGEND = {
 @dataclass(frozen=True, slots=True)
 class Figure:
     name: str
-    """Names the HTML element and the exported file."""
+    """Names the HTML element."""
     title: str
     explanation: str
     spec: dict[str, Any] | None
@@ -94,18 +94,25 @@ def error_bars(values: Iterable[float], bounds: Sequence[tuple[float, float]], *
     return {"type": "data", "symmetric": False, **sides, **more}
 
 
-def axes(across: str, up: str, **xaxis: Any) -> dict[str, Any]:
-    """The layout that plots of runs and of plans share."""
-    named = [{"title": {"text": title}, "zeroline": False, "automargin": True} for title in (across, up)]
-    margin = {"l": 56, "r": 12, "t": 48, "b": 42}
-    shared = {"height": 300, "margin": margin, "legend": LEGEND, "hovermode": "x unified"}
-    return {**shared, "xaxis": named[0] | xaxis, "yaxis": named[1], "shapes": [], "annotations": []}
-
-
 def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
     """The layout over steps, with the warm start shaded if all runs have the same."""
     last = max(1, *(run.numbers.last_step or 0 for run in runs))
-    base = axes("step", unit, range=[-0.01 * last, 1.01 * last], unifiedhovertitle={"text": "step %{x}"})
+    axis = {"zeroline": False, "automargin": True}
+    across = {
+        "title": {"text": "step"},
+        "range": [-0.01 * last, 1.01 * last],
+        "unifiedhovertitle": {"text": "step %{x}"},
+    }
+    base: dict[str, Any] = {
+        "height": 300,
+        "margin": {"l": 56, "r": 12, "t": 48, "b": 42},
+        "legend": LEGEND,
+        "hovermode": "x unified",
+        "xaxis": axis | across,
+        "yaxis": axis | {"title": {"text": unit}},
+        "shapes": [],
+        "annotations": [],
+    }
     first, *others = {min(run.warm_steps, last) for run in runs}
     if first and not others:
         area = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": first, "y0": 0, "y1": 1, "layer": "below"}

@@ -136,7 +136,7 @@ _FOLDER = Path(__file__).parent / "templates"
 _SCRIPTS = ("theme.js", "tables.js", "plots.js", "board.js", "tokens.js", "browser.js", "page.js")
 
 
-def fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
+def _fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
     """Render a template file. `drawn` are all plots of the page; `values` fill the template and include `title`."""
     specs = {
         figure.name: {**figure.spec, "choices": figure.choices, "title": figure.title}
@@ -179,7 +179,7 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
+def _sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
     several = len(runs) > 1
     maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
     return {
@@ -192,23 +192,20 @@ def sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
     }
 
 
-def listed(found: dict[str, list[Figure]]) -> list[Figure]:
-    return list(chain(*found.values()))
-
-
 MAX_EVENTS = 300
 
 
-def render(runs: Sequence[RunData], figures: dict[str, list[Figure]]) -> str:
+def render(runs: Sequence[RunData]) -> str:
+    drawn = _sections(runs)
     names = " · ".join(html.shown_line(run.name, 60) for run in runs)
     shared = {
         "title": f"Run{'s' if len(runs) > 1 else ''} {names}",
-        "figures": figures,
+        "figures": drawn,
         "episodes": Markup(browser(runs)),
         "stored": [run.episodes for run in runs if run.episodes],
     }
     template, values = ("compare.html", _several(runs)) if len(runs) > 1 else ("run.html", _single(runs[0]))
-    return fill(template, listed(figures), **shared, **values)
+    return _fill(template, chain(*drawn.values()), **shared, **values)
 
 
 def _single(data: RunData) -> dict[str, Any]:

@@ -46,25 +46,10 @@ class RunFolder:
     def recipe(self) -> dict[str, Any]:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
         with storage(self.config):
-            return _as_today(recipe_of(disk.read_below(self.path, self.config), self.config))
-
-
-_CLIPPED = ("clip", "clip_high")
-_ONCE_SHARED = {"grpo": _CLIPPED, "reinforce++": _CLIPPED, "ppo": (*_CLIPPED, "gamma", "gae_lambda", "value_weight")}
-"""Settings of algorithms that stood in [algorithm] before each had options of its own."""
-
-
-def _as_today(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The recipe of a run of an earlier version, which set everything for every algorithm, used or not, and did not say
-    the edition of its environment."""
-    if isinstance(env := recipe.get("env"), dict):
-        recipe = {**recipe, "env": {"edition": 1, **env}}
-    section = recipe.get("algorithm")
-    if not isinstance(section, dict) or "options" in section:
+            recipe = recipe_of(disk.read_below(self.path, self.config), self.config)
+        if isinstance(env := recipe.get("env"), dict):
+            recipe["env"] = {"edition": 1, **env}  # runs of earlier versions do not say it
         return recipe
-    moved = {key: section[key] for key in _ONCE_SHARED.get(section.get("name", ""), ()) if key in section}
-    kept = {key: value for key, value in section.items() if key not in _ONCE_SHARED["ppo"]}
-    return {**recipe, "algorithm": {**kept, "options": moved}}
 
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:

@@ -7,12 +7,10 @@ import math
 import os
 import sqlite3
 import time
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -299,13 +297,13 @@ class Store:
             for table in TABLES:
                 connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
 
-    def metrics(self, since: int = 0) -> Series:
-        """Every metric from step `since` on, in order of step."""
-        return self._series("SELECT name, step, value FROM metrics WHERE step >= ? ORDER BY step, name", since)
+    def metrics(self) -> Series:
+        """Every metric, in order of step."""
+        return self._series("SELECT name, step, value FROM metrics ORDER BY step, name")
 
-    def timings(self, since: int = 0) -> Series:
-        """Seconds by stage from step `since` on, in order of step."""
-        return self._series("SELECT stage, step, seconds FROM timings WHERE step >= ? ORDER BY step, stage", since)
+    def timings(self) -> Series:
+        """Seconds by stage, in order of step."""
+        return self._series("SELECT stage, step, seconds FROM timings ORDER BY step, stage")
 
     def matches(self) -> list[RecordedMatch]:
         key = "step, phase, opponent, seat, exact"
@@ -335,13 +333,13 @@ class Store:
         ends = [self._rows(f"SELECT step FROM {name} ORDER BY step DESC LIMIT 1") for name in ("metrics", "timings")]
         return max((row[0] for rows in ends for row in rows), default=None)
 
-    def _series(self, query: str, since: int) -> Series:
+    def _series(self, query: str) -> Series:
         series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
-        for name, step, value in self._rows(query, since):
+        for name, step, value in self._rows(query):
             series[name].append((step, number(value)))
         return dict(series)
 
-    def _rows(self, query: str, *parameters: int) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query, with their values checked."""
         rows: list[tuple[Any, ...]] = []
         if self._format == 0:  # created, but killed before the first commit
@@ -349,7 +347,7 @@ class Store:
         longest = LONGEST if "events" in query or "decisions" in query else SHORT
         with self._guarded():
             before = self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
-            cursor, taken = self._connection.execute(query, parameters), 0
+            cursor, taken = self._connection.execute(query), 0
             columns = [column[0] for column in cursor.description]
             while some := cursor.fetchmany(CHUNK_BYTES // longest):
                 try:
@@ -396,10 +394,6 @@ def _interrupted(path: Path) -> bool:
     return path.with_name(f"{path.name}-journal").exists()
 
 
-BEGINNINGS = ("start", "resume")
-"""Kinds of events after which steps are repeated: earlier reads of them no longer hold."""
-
-
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """A snapshot of a run's numbers; the tokens by turn and author are read separately."""
@@ -411,31 +405,7 @@ class Numbers:
     last_step: int | None = None
 
 
-def read_numbers(database: Path, before: Numbers | None = None) -> Numbers:
-    """Read a run's database. With `before`, an earlier result, only new rows are read, unless steps were dropped.
-    Raises EarlError when it is missing, damaged, or from a newer earl."""
+def read_numbers(database: Path) -> Numbers:
+    """Read a run's database. Raises EarlError when it is missing, damaged, or from a newer earl."""
     with Store(database, read_only=True) as store:
-        events, last = store.events(), store.last_step()
-        since = 0 if before is None or _begun_anew(before, events, last) else before.last_step or 0
-        known = before if before is not None and since else Numbers()
-        return Numbers(
-            _continued(known.metrics, store.metrics(since=since), since),
-            _continued(known.timings, store.timings(since=since), since),
-            store.matches(),
-            events,
-            last,
-        )
-
-
-def _begun_anew(before: Numbers, events: list[Event], last: int | None) -> bool:
-    """Whether steps that were read may have been dropped since."""
-    if (last or 0) < (before.last_step or 0) or events[: len(before.events)] != before.events:
-        return True
-    return any(event.kind in BEGINNINGS for event in events[len(before.events) :])
-
-
-def _continued(known: Series, new: Series, since: int) -> Series:
-    """Points of `known` before step `since`, followed by those of `new`."""
-    kept = {name: points[: bisect_left(points, since, key=itemgetter(0))] for name, points in known.items()}
-    joined = {name: kept.get(name, []) + new.get(name, []) for name in sorted({*kept, *new})}
-    return {name: points for name, points in joined.items() if points}
+        return Numbers(store.metrics(), store.timings(), store.matches(), store.events(), store.last_step())

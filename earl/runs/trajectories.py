@@ -2,7 +2,7 @@
 
 One row per trajectory; tokens, authors, log-probabilities, versions and turns are list columns, made from concatenated
 numpy arrays and offsets. Nullable columns hold the training records: mask, advantages, log-probabilities after the
-update. Also here: upgrades of older formats, column checksums, and match results as JSON.
+update. Also here: column checksums, and match results as JSON.
 """
 
 import hashlib
@@ -285,7 +285,7 @@ def read_whole(path: Path, strict: bool = True) -> tuple[int, list[Group], list[
     if not path.is_file():
         raise EarlError(f"no trajectories at {path}: this step was not kept, or has not been reached")
     try:
-        table = _upgraded(stored(path))
+        table = stored(path)
         return _checked_step(table), from_table(table, strict), experiences_of(table)
     except OddFile:
         raise
@@ -301,21 +301,6 @@ def experiences_of(table: pa.Table) -> list[TrainingRecord]:
     if any(table[name].null_count for name in _LEARNED):
         return []
     return [TrainingRecord(*parts) for parts in zip(*(_split(table[name]) for name in _LEARNED), strict=True)]
-
-
-def _upgraded(table: pa.Table) -> pa.Table:
-    """A table of format 1 as one of today's; any other is unchanged.
-    Format 1 had no summaries, so no turn is one, and no training records, which stay unknown."""
-    metadata = table.schema.metadata or {}
-    if metadata.get(b"earl.format") != b"1" or not {*table.column_names} < {*SCHEMA.names}:
-        return table
-    columns = {name: table[name].combine_chunks() for name in table.column_names}
-    turns = columns["turns"]
-    known = [turns.values.field(number) for number in range(turns.values.type.num_fields)]
-    values = pa.StructArray.from_arrays([*known, pa.array(np.zeros(len(turns.values), bool))], fields=_TURN)
-    columns["turns"] = pa.ListArray.from_arrays(turns.offsets, values, type=_LISTS["turns"])
-    arrays = [columns.get(field.name, pa.nulls(len(table), field.type)) for field in SCHEMA]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata({**metadata, b"earl.format": FORMAT}))
 
 
 def stored(path: Path) -> pa.Table:

@@ -61,9 +61,9 @@ def test_an_episode_as_json(trained, earl):
     said = earl("replay", "done", 1, "--runs", trained.parent, "--json")
     [first, *_] = said.json["turns"]
     assert said.json["step"] == 3  # the last that is stored
-    assert {author for part in first["given"] for author in [part["author"]]} == {"template", "environment"}
-    assert all(token["logprob"] < 0 for token in first["reply"])
-    assert sum(turn["reward"] or 0 for turn in said.json["turns"]) == said.json["reward"]
+    assert {said.json["authors"][author] for author, _ in first["given"]} == {"template", "environment"}
+    assert all(logprob < 0 for logprob in first["reply"]["logprobs"])
+    assert sum(turn["reward"] for turn in said.json["turns"]) == said.json["reward"]
 
 
 def test_hostile_text_is_only_text(damaged, earl):
@@ -86,10 +86,11 @@ def test_an_episode_that_is_not_there_is_refused(trained, earl, episode, complai
 def test_keys_step_through():
     from rich.console import Console
 
-    from earl.cli.replay import Scene, Token, step_through
+    from earl.cli.replay import step_through
 
-    reply = (Token("5", "action", -0.5, True, -0.4),)
-    played = [Scene((("environment", f"board {n}"),), reply, "5", False, 0.0, 0.1, None) for n in range(3)]
+    reply = {"texts": ["5"], "authors": [4], "logprobs": [-0.5], "ratios": [1.1]}
+    rest = {"reply": reply, "boards": [], "summary": False, "refused": False, "reward": 0.0, "advantage": None}
+    played = {"turns": [{"given": [(1, f"board {n}")], **rest} for n in range(3)], "rest": []}
     shown = []
     for keys in ("nq", "nplq", "nnn", "\r\r\r"):
         console = Console(record=True, width=80, file=io.StringIO())

@@ -54,9 +54,9 @@ FIRST = {
 MODULES = (
     "earl.audit",
     "earl.cli.contestants",
-    "earl.cli.live.screen",
     "earl.cli.replay",
     "earl.cli.training",
+    "earl.cli.watch",
     "earl.evaluation",
     "earl.planner.plan",
     "earl.planner.sheet",

@@ -95,7 +95,7 @@ def test_a_trace_of_a_models_folder(earl, tmp_path) -> None:
     )
     line = ("plan", "--model", str(tmp_path), "--gpus", "2x4xH100", "--context", "128", "--trace")
     fixed = ("--set", "placement.dp=2", "--set", "placement.tp=2", "--set", "placement.cp=2")
-    traced = earl(*line, *fixed, "--json", "--html", str(tmp_path / "plan.html")).json["trace"]
+    traced = earl(*line, *fixed, "--json").json["trace"]
     assert traced["job"]["layout"] == {"dp": 2, "tp": 2, "cp": 2, "ep": 1, "replicas": 1, "pp": 1}
     assert [stage["stage"] for stage in traced["stages"]][-2:] == ["weights", "checkpoint"]
     assert {own["group"] for stage in traced["stages"] for own in stage["exchanges"]} >= {"dp x cp", "cp", "tp"}
@@ -105,7 +105,6 @@ def test_a_trace_of_a_models_folder(earl, tmp_path) -> None:
         "peak of the update",
     ]
     assert abs(traced["compared"][0]["percent"]) < 1
-    assert "Traced, and by the plan&#39;s own sums" in (tmp_path / "plan.html").read_text()
 
 
 def test_what_cannot_be_traced_ends_with_what_to_do(earl) -> None:

@@ -202,17 +202,6 @@ def test_what_does_not_fit_is_shown_and_said(earl) -> None:
     assert "OOM" in said
 
 
-def test_a_page_with_the_map(earl, tmp_path: Path) -> None:
-    page = tmp_path / "plan.html"
-    said = earl(*LINE, "--gpus", "4x8xH200", "--html", page, "--json")
-    assert len(said.json["plans"]) == 2
-    text = page.read_text()
-    assert "Plan Qwen2.5-72B on 16x8xH100, 4x8xH200" in text
-    assert "Speed-up of TP 4 → 8" in text
-    assert "Content-Security-Policy" in text
-    assert "http" not in text.split("<script>")[0].replace("http-equiv", "")  # nothing is loaded from anywhere
-
-
 def test_a_kind_of_ones_own(earl, tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
     table.write_text(

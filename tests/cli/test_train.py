@@ -87,7 +87,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
     )
     assert (said.code, said.err) == (0, "")
     if as_json:
-        assert (said.json["prompts"], said.json["episodes"], said.json["steps"]) == (4, 8, 300)
+        assert (said.json["recipe"]["rollout"]["episodes"], said.json["recipe"]["run"]["steps"]) == (8, 300)
     else:
         plan, _, settings = said.out.partition("settings, and where they come from\n")
         *lines, learner, sampler = plan.splitlines()
@@ -119,7 +119,8 @@ def test_a_dry_run_of_a_finished_run(earl, trained: Path) -> None:
 def test_the_last_word_is_that_of_set(earl, tiny: Path, tmp_path: Path) -> None:
     sets = ["--set", "run.steps=5", "--set", 'env.opponents={"perfect@0.5"=1}']
     said = earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--dry-run", "--json", "--steps", 4, *sets)
-    assert (said.json["steps"], said.json["opponents"]) == (5, {"perfect@0.5": 1.0})
+    assert said.json["recipe"]["run"]["steps"] == 5
+    assert said.json["shares"] == [{"env": "tictactoe", "opponent": "perfect@0.5", "share": 1.0}]
 
 
 def test_every_packaged_recipe_passes_the_preflight(earl, packaged: list[str], tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_every_packaged_recipe_passes_the_preflight(earl, packaged: list[str], t
     for env in packaged:
         said = earl("train", env, "--runs", tmp_path, "--dry-run", "--json")
         assert (said.code, said.err) == (0, "")
-        assert said.json["env"] == env
+        assert said.json["recipe"]["env"]["name"] == env
 
 
 def test_an_environment_without_a_recipe_has_one_to_begin_with(earl, packaged: list[str], tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_an_environment_without_a_recipe_has_one_to_begin_with(earl, packaged: l
 
     for env in sorted({*registry.names()} - {*packaged}):
         said = earl("train", env, "--runs", tmp_path, "--dry-run", "--json", "--set", "agent.max_turn_tokens=128")
-        assert (said.code, said.json["env"]) == (0, env), said.err
+        assert (said.code, said.json["recipe"]["env"]["name"]) == (0, env), said.err
 
 
 def test_a_model_of_a_run_can_be_trained_on(earl, tiny: Path, trained: Path, tmp_path: Path) -> None:

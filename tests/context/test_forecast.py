@@ -45,11 +45,6 @@ def test_steps_are_absolute_and_may_lie_apart():
     assert seen.median == pytest.approx(1600, abs=10)
 
 
-def test_missing_steps_do_not_matter_to_a_line():
-    history = [point for point in line(50) if point[0] % 7 != 3]
-    assert forecast(history, limit=190.0).median == pytest.approx(90, abs=1)
-
-
 def test_a_constant_history_is_not_expected_to_reach_anything():
     seen = forecast([(step, 90.0) for step in range(200)], limit=120.0)
     assert seen.median == seen.late == math.inf

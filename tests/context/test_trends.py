@@ -9,11 +9,10 @@ from earl.context import forecast as own
 from earl.context.forecast import MODELS, PATHS, WINDOW, Paths, Series, filters, outlook, posterior, series, simulate
 
 COUNT = len(MODELS.level)
-GAP = np.array([True, True, True, False, True, True, True, True, True, True, True, True])
-GROWING = np.array([10.0, 11.0, 12.5, 0.0, 15.0, 15.5, 17.0, 18.0, 20.5, 21.0, 22.0, 24.5])
+GROWING = np.array([10.0, 11.0, 12.5, 15.0, 15.5, 17.0, 18.0, 20.5, 21.0, 22.0, 24.5])
 
 
-def filtered(values, seen, model):
+def filtered(values, model):
     """The textbook's Kalman filter of one model: error and its variance at each point, state, covariance."""
     observation, level, slope, damping, has_slope, _ = (column[model] for column in MODELS)
     state, p = np.zeros(2), np.diag([1e8, 1e4 * has_slope])
@@ -23,34 +22,32 @@ def filtered(values, seen, model):
         if t:
             state = step @ state
             p = step @ p @ step.T + slope * np.outer(drive, drive) + np.diag([level, 0])
-        if seen[t]:
-            errors[t], variances[t] = value - state[0], p[0, 0] + observation
-            gain = p[:, 0] / variances[t]
-            state = state + gain * errors[t]
-            p = p - np.outer(gain, p[0])
+        errors[t], variances[t] = value - state[0], p[0, 0] + observation
+        gain = p[:, 0] / variances[t]
+        state = state + gain * errors[t]
+        p = p - np.outer(gain, p[0])
     return errors, variances, state, p
 
 
 @pytest.mark.parametrize("model", [0, 4, 7, 23, 44, COUNT - 1])
 def test_filters_are_the_textbook_s(model):
-    known = filters(tuple(GAP.tolist()))
-    errors, variances, state, p = filtered(GROWING, GAP, model)
-    assert known.innovations[:, model] @ GROWING == pytest.approx(errors, rel=1e-5, abs=1e-5)
-    assert known.variances[:, model] == pytest.approx(variances, rel=1e-6)
-    assert known.states[-1, :, model] @ GROWING == pytest.approx(state, rel=1e-5, abs=1e-5)
-    assert known.covariances[-1, :, model] == pytest.approx([p[0, 0], p[0, 1], p[1, 1]], rel=1e-4, abs=1e-5)
+    known, size = filters(), len(GROWING)
+    errors, variances, state, p = filtered(GROWING, model)
+    assert known.innovations[:size, model, :size] @ GROWING == pytest.approx(errors, rel=1e-5, abs=1e-5)
+    assert known.variances[:size, model] == pytest.approx(variances, rel=1e-6)
+    assert known.states[size - 1, :, model, :size] @ GROWING == pytest.approx(state, rel=1e-5, abs=1e-5)
+    assert known.covariances[size - 1, :, model] == pytest.approx([p[0, 0], p[0, 1], p[1, 1]], rel=1e-4, abs=1e-5)
 
 
-def density(values, seen, counts, model, logarithmic):
+def density(values, counts, model, logarithmic):
     """Log density of one stretch after each point, and the noise's variance and degrees of freedom at its end."""
-    errors, variances, state, p = filtered(values, seen, model)
+    errors, variances, state, p = filtered(values, model)
     prior = own.SCALE_POINTS * own.SCALE**2
     freedom, squares, points, log, said = own.SCALE_POINTS, prior, 0.0, 0.0, []
-    placed = np.flatnonzero(seen)[:2]
-    cost = counts[placed[0]] * math.log(own.LEVEL * math.sqrt(2 * math.pi))
-    cost += counts[placed[1]] * math.log(own.SLOPE * math.sqrt(2 * math.pi))
+    cost = counts[0] * math.log(own.LEVEL * math.sqrt(2 * math.pi))
+    cost += counts[1] * math.log(own.SLOPE * math.sqrt(2 * math.pi))
     for t, value in enumerate(values):
-        count = 0.0 if t in placed else counts[t]
+        count = 0.0 if t < 2 else counts[t]
         freedom, points, squares = freedom + count, points + count, squares + count * errors[t] ** 2 / variances[t]
         log -= count * math.log(math.pi * variances[t]) / 2 + (count * value if logarithmic else 0)
         gamma = math.lgamma(freedom / 2) - freedom / 2 * math.log(squares / prior) - points / 2 * math.log(prior)
@@ -58,20 +55,19 @@ def density(values, seen, counts, model, logarithmic):
     return said, squares / freedom, freedom, state, p
 
 
-def log_weights(values, seen):
+def log_weights(values):
     """Of every hypothesis, each with its stretch's variance, freedom, state and covariance."""
-    unit, last = np.abs(values[seen]).mean(), len(values)
-    counts = np.where(seen, own.FORGETTING ** np.arange(last - 1, -1, -1), 0)
+    unit, last = np.abs(values).mean(), len(values)
+    counts = own.FORGETTING ** np.arange(last - 1, -1, -1)
     scales = [values / unit]
-    if (values[seen] > 0).all():
-        scales.append(np.log(np.where(seen, values, unit) / unit))
-    starts = [last - length for length in own.SEGMENTS if last > length]
-    starts = [start for start in starts if min(seen[:start].sum(), seen[start:].sum()) >= own.SHORTEST]
+    if (values > 0).all():
+        scales.append(np.log(values / unit))
+    starts = [last - length for length in own.SEGMENTS if last - length >= own.SHORTEST]
     found = {}
     for start in (0, *starts):
         for scale, column in enumerate(scales):
             for model in range(COUNT):
-                found[start, scale, model] = density(column[start:], seen[start:], counts[start:], model, scale)
+                found[start, scale, model] = density(column[start:], counts[start:], model, scale)
     logs = {}
     for (start, scale, model), (said, *_) in found.items():
         before = [said[start - 1] for (begin, *_), (said, *_) in found.items() if begin == 0] if start else []
@@ -82,16 +78,15 @@ def log_weights(values, seen):
 @pytest.mark.parametrize("shift", [0.0, -30.0])  # values, and values that have no logarithm
 @pytest.mark.parametrize("more", [0, 1])
 def test_hypotheses_weigh_what_they_predicted(shift, more):
-    """The last 8 points may follow a trend of their own if 4 are seen before: of 12 points 3 are, of 13 they are."""
-    seen = np.array([True] * more + GAP.tolist())
-    values = np.where(seen, np.r_[[9.0] * more, GROWING] + shift, 0)
-    known, (logs, found) = posterior(values, seen), log_weights(values, seen)
+    """The last 8 points may follow a trend of their own if 4 are before them: of 11 points 3 are, of 12 they are."""
+    values = np.r_[[9.0] * more, GROWING] + shift
+    known, (logs, found) = posterior(values), log_weights(values)
     places = np.flatnonzero(~known.logarithmic | (shift == 0))
     assert len(places) == len(logs) == (1 + more) * (2 if shift == 0 else 1) * COUNT
     total = np.logaddexp.reduce([*logs.values()])
     assert known.weights[places] == pytest.approx(np.exp([*logs.values()] - total), rel=1e-3, abs=1e-9)
     assert known.weights.sum() == pytest.approx(1)
-    assert known.unit == pytest.approx(np.abs(values[seen]).mean())
+    assert known.unit == pytest.approx(np.abs(values).mean())
     assert known.logarithmic.tolist() == [scale == 1 for _ in range(1 + more) for scale in (0, 1) for _ in range(COUNT)]
     assert known.model.tolist() == [*range(COUNT)] * (2 + 2 * more)
     assert known.variances[places] == pytest.approx([one[1] for one in found.values()], rel=1e-3)
@@ -104,7 +99,7 @@ def test_hypotheses_weigh_what_they_predicted(shift, more):
 
 def followed(past, horizon):
     """The futures of `simulate`, one path after the other, from the same random numbers."""
-    known = posterior(past.values, past.seen)
+    known = posterior(past.values)
     noise, luck, uniform = own._luck(-(-horizon // own.BLOCK))
     result, shares = np.zeros((horizon, PATHS)), np.cumsum(known.weights)
     for path in range(PATHS):
@@ -130,12 +125,12 @@ def followed(past, horizon):
     return result
 
 
-@pytest.mark.parametrize("values", [GROWING, np.where(GAP, 20.0, 0), np.where(GAP, GROWING - 30, 0)])
+@pytest.mark.parametrize("values", [GROWING, np.full(11, 20.0), GROWING - 30])
 def test_futures_follow_their_trends(values):
-    past = Series(values, GAP, last=11, spacing=1, points=12)
+    past = Series(values, last=10, spacing=1, points=11)
     made = simulate(past, 40)
     assert made.values == pytest.approx(followed(past, 40), rel=1e-6, abs=1e-6)
-    known = posterior(values, GAP)
+    known = posterior(values)
     assert made.unit == known.unit
     shares = np.cumsum(known.weights)
     assert made.logarithmic[100] == known.logarithmic[np.searchsorted(shares / shares[-1], 100.5 / PATHS)]
@@ -162,27 +157,21 @@ def test_shares_of_the_paths_lie_within_a_place():
 
 def series_of(history):
     made = series(history)
-    return made.values.tolist(), made.seen.tolist(), made.last, made.spacing, made.points
+    return made.values.tolist(), made.last, made.spacing, made.points
 
 
-def test_a_history_becomes_an_even_grid():
+def test_a_history_becomes_evenly_spaced():
     steady = [(step, float(step)) for step in range(3, 10)]
-    assert series_of(steady) == ([3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], [True] * 7, 9, 1, 7)
+    assert series_of(steady) == ([3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 9, 1, 7)
     apart = [(10 * step, float(step)) for step in range(6)]
-    assert series_of([*apart, (80, 8.0), (93, 9.0)]) == (  # 93 is the last, and 80 lies 13 steps before it: one place
-        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 0.0, 8.0, 9.0],
-        [True] * 6 + [False] * 2 + [True] * 2,
-        *(93, 10, 8),
-    )
+    assert series_of([*apart, (82, 8.0)]) == ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0], 82, 14, 7)  # 82 / 6 = 13.7
     # A short one was as its first point before; what is not finite is left out, but counts among the points.
-    assert series_of([(0, 7.0), (1, math.nan), (2, 8.0)]) == ([7.0] * 5 + [8.0], [True] * 6, 2, 2, 3)
-    assert series_of([(4, 5.0)]) == ([5.0] * 6, [True] * 6, 4, 1, 1)
+    assert series_of([(0, 7.0), (1, math.nan), (2, 8.0)]) == ([7.0] * 5 + [8.0], 2, 2, 3)
+    assert series_of([(4, 5.0)]) == ([5.0] * 6, 4, 1, 1)
     assert series_of([(4, 5.0), (4, 6.0)])[0][-1] == 6.0  # the later one counts
     assert series([(1, math.inf)]) is None
     long = series([(step, float(step)) for step in range(WINDOW + 9)])
     assert (long.values[0], len(long.values), long.points) == (9.0, WINDOW, WINDOW + 9)
-    early = series([(0, 1.0), *((step, 2.0) for step in range(100, 110))])  # the first lies outside the window
-    assert (early.values.tolist(), early.seen.all()) == ([2.0] * 10, True)
 
 
 def test_what_is_expected_are_quantiles_of_the_same_futures():

@@ -309,7 +309,7 @@ def checkpoint(random: Random, place: Place) -> None:
 
 def shown(random: Random, place: Place) -> None:
     """Text that is shown to somebody."""
-    from earl.cli.live.canvas import safe
+    from earl.cli.panels import safe
     from earl.cli.text import clean, one_line
     from earl.reports.html import shown, shown_line, visible
 

@@ -222,7 +222,7 @@ def test_what_comes_after_an_action_that_was_killed_is_tried_too(tmp_path, monke
 
 
 WITHIN = {
-    "run": "earl.cli.live.screen.snapshot",
+    "run": "earl.cli.watch.snapshot",
     "recipe": "earl.recipe.build",
     "assignment": "earl.recipe.override",
     "command": "earl.cli.main.Commands.get_command",

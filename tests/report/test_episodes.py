@@ -6,7 +6,7 @@ import numpy as np
 from earl.envs import registry
 from earl.envs.base import Board
 from earl.reports.data import Decoder, StoredEpisode, choose
-from earl.reports.episodes import AUTHORS, MAX_TURNS, Room, episode
+from earl.reports.episodes import AUTHORS, Room, episode
 from earl.trajectory import Author, Outcome, StopReason, TrainingRecord, Trajectory
 
 
@@ -93,9 +93,9 @@ def test_the_choice_is_varied(make_episode: Any) -> None:
 
 
 def test_long_episodes_are_cut_and_say_so(make_episode: Any, bytewise: Any) -> None:
-    played = make_episode([("board " * 1000, "x" * 300)] * (MAX_TURNS + 20))
+    played = make_episode([("board " * 1000, "x" * 300)] * (Room().turns + 20))
     found = episode(stored(played), Decoder(bytewise), nothing, Room(tokens=1600, characters=16_000))
-    assert len(found["turns"]) == MAX_TURNS and found["length"] == MAX_TURNS + 20
+    assert len(found["turns"]) == Room().turns and found["length"] == Room().turns + 20
     assert found["turns"][found["head"]]["number"] == found["head"] + 1 + 20
     # 1600 tokens over 40 turns: 40 each, of 301
     reply = found["turns"][0]["reply"]
@@ -120,9 +120,9 @@ def test_characters_of_several_tokens_stay_whole(bytewise: Any) -> None:
     decoder = Decoder(bytewise)
     ids = bytewise.encode("aé😀").ids
     assert list(decoder.pieces(ids)) == [("a", 0, 1), ("é", 1, 3), ("😀", 3, 7)]
-    # the first byte of é alone, then a letter: no character, so each token for itself
-    broken = [ids[1], ids[0]]
-    assert [(start, end) for _, start, end in decoder.pieces(broken)] == [(0, 1), (1, 2)]
+    # the first byte of é without its second one is no character
+    assert [(start, end) for _, start, end in decoder.pieces([ids[1], ids[0]])] == [(0, 2)]
+    assert [(start, end) for _, start, end in decoder.pieces([ids[1]] * 10)] == [(0, 8), (8, 10)]
 
 
 def test_tokens_that_nobody_knows_are_numbers(bytewise: Any) -> None:

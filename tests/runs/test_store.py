@@ -27,7 +27,6 @@ def test_a_step_comes_back(tmp_path: Path) -> None:
         assert store.last_step() == 1
     with Store(tmp_path / "run.db", read_only=True) as store:
         assert store.metrics() == {"loss": [(0, 1.5), (1, 0.5)], "reward": [(0, -1.0)]}
-        assert store.metrics(since=1) == {"loss": [(1, 0.5)]}
         assert store.timings() == {"rollout": [(0, 0.25), (1, 0.5)]}
         assert store.matches() == [RecordedMatch(0, "train", WON), RecordedMatch(1, "eval", LOST)]
 

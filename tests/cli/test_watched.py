@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from earl.cli.live import now as live_reader
-from earl.cli.live.now import read_run
+from earl.cli import watch
+from earl.cli.watch import read_run
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.recipe import build, dump
@@ -56,7 +56,7 @@ def test_an_unchanged_run_is_not_read_again(folder: RunFolder, monkeypatch: pyte
     def never(*_: object) -> None:
         raise AssertionError("nothing has changed")
 
-    monkeypatch.setattr(live_reader.store, "read_numbers", never)
+    monkeypatch.setattr(watch.store, "read_numbers", never)
     assert read_run(folder, first).numbers is first.numbers
 
 

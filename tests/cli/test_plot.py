@@ -3,14 +3,16 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from earl.cli.live.canvas import Curve, Frame, Plot, Sparkline, raster
+from earl.cli.plot import Curve, Plot, Sparkline, raster
 
 
-def drawn(points: Sequence[tuple[float, float]], columns: int, rows: int, ascii_only: bool, **more: bool) -> list[str]:
-    cells = raster([Curve("a", "", points, "", **more)], Frame(0, 3, 0, 3), columns, rows, ascii_only)
+def drawn(points: Sequence[tuple[float, float]], columns: int, rows: int, ascii_only: bool) -> list[str]:
+    """Points from 0 to 3 in both directions."""
+    cells = raster([(Curve("a", "", (), ""), np.array(points) / 3)], columns, rows, ascii_only)
     return ["".join(character for character, _ in row) for row in cells]
 
 
@@ -30,15 +32,9 @@ def test_a_steep_line_has_no_holes() -> None:
     assert drawn([(0, 0), (1, 3)], 4, 4, True) == [" a  ", " a  ", " a  ", "a   "]
 
 
-def test_a_gap_where_a_value_is_not_finite() -> None:
-    points = [(0, 1), (1, math.nan), (2, math.inf), (3, 1)]
-    assert drawn(points, 4, 4, True)[2] == "a  a"
-
-
-def test_points_in_one_column_are_drawn_by_mean_or_peak() -> None:
-    points = [(0, 0.0), (0.1, 2.0), (0.2, 1.0)]  # mean 1, peak 2
+def test_points_in_one_column_are_drawn_by_their_mean() -> None:
+    points = [(0, 0.0), (0.1, 2.0), (0.2, 1.0)]  # mean 1
     assert [row[0] for row in drawn(points, 4, 4, True)] == [" ", " ", "a", " "]
-    assert [row[0] for row in drawn(points, 4, 4, True, peak=True)] == [" ", "a", " ", " "]
 
 
 def test_what_lies_outside_is_not_drawn() -> None:
@@ -47,8 +43,9 @@ def test_what_lies_outside_is_not_drawn() -> None:
 
 
 def test_a_later_curve_lies_on_top() -> None:
-    curves = [Curve(mark, "", [(0, 1), (3, 1)], color) for mark, color in (("a", "blue"), ("b", "red"))]
-    assert raster(curves, Frame(0, 3, 0, 1), 2, 1, True) == [[("b", "red"), ("b", "red")]]
+    points = np.array([(0, 1), (1, 1)])
+    curves = [(Curve(mark, "", (), color), points) for mark, color in (("a", "blue"), ("b", "red"))]
+    assert raster(curves, 2, 1, True) == [[("b", "red"), ("b", "red")]]
 
 
 def test_a_whole_plot() -> None:
@@ -80,7 +77,7 @@ points = st.lists(st.tuples(st.integers(0, 5000), st.floats(width=32)), max_size
 def test_a_plot_never_leaves_its_rectangle(
     points: list[tuple[int, float]], width: int, height: int, ascii_only: bool
 ) -> None:
-    curves = [Curve("a", "one", points, ""), Curve("b", "two", points[::2], "", peak=True)]
+    curves = [Curve("a", "one", points, ""), Curve("b", "two", points[::2], "")]
     lines = [line.plain for line in Plot(curves, height).lines(width, ascii_only)]
     if lines != ["nothing recorded yet"]:
         assert len(lines) in (0, height)
@@ -89,14 +86,15 @@ def test_a_plot_never_leaves_its_rectangle(
         assert all(line.isascii() for line in lines)
 
 
-def test_a_value_that_overflows_the_frame_is_outside_of_it() -> None:
-    cells = raster([Curve("a", "", [(0, 1.0), (1, 1.7e308)], "")], Frame(0, 1, 0, 1e-300), 4, 4, True)
-    assert {sign for row in cells for sign, _ in row} == {" "}
+def test_a_value_that_is_not_finite_is_left_out() -> None:
+    points = [(0, 0.0), (1, math.nan), (2, math.inf), (3, 1.7e308), (4, 1.0)]
+    assert Plot([Curve("a", "x", points, "")], 6).lines(20) == Plot(
+        [Curve("a", "x", [*points[:1], points[4]], "")], 6
+    ).lines(20)
 
 
 def test_a_course_in_one_line() -> None:
     assert Sparkline([0, 1, 2, 3, 4, 5, 6, 7]).drawn(8) == "▁▂▃▄▅▆▇█"
     assert Sparkline([0, 0, 4, 4]).drawn(2, ascii_only=True) == "_@"  # means 0 and 4
-    assert Sparkline([1, math.nan, 1]).drawn(3) == "▁ ▁"
-    assert Sparkline([0.5], bounds=(0, 1)).drawn(4) == "▅"
+    assert Sparkline([1, math.nan, 1]).drawn(3) == "▁▁"
     assert Sparkline([]).drawn(4) == Sparkline([math.nan]).drawn(4) == Sparkline([1.0]).drawn(0) == ""
