@@ -55,10 +55,12 @@ _ONCE_SHARED = {"grpo": _CLIPPED, "reinforce++": _CLIPPED, "ppo": (*_CLIPPED, "g
 
 
 def _as_today(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The recipe of a run of an earlier version, which set everything for every algorithm, used or not, and did not say
-    the edition of its environment."""
+    """The recipe of a run of an earlier version, which set everything for every algorithm, used or not, did not say
+    the edition of its environment, and chose how rows are sent."""
     if isinstance(env := recipe.get("env"), dict):
         recipe = {**recipe, "env": {"edition": 1, **env}}
+    if isinstance(placement := recipe.get("placement"), dict):
+        recipe = {**recipe, "placement": {key: own for key, own in placement.items() if key != "transport"}}
     section = recipe.get("algorithm")
     if not isinstance(section, dict) or "options" in section:
         return recipe

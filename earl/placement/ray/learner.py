@@ -23,7 +23,6 @@ from earl.algorithms.loss import KlEstimator
 from earl.batch import Batch
 from earl.config import Config
 from earl.dispatch.rows import Numbers, empty
-from earl.dispatch.transports import objects
 from earl.dispatch.transports.peers import PeerTransport, join
 from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
 from earl.dispatch.weights import SentWeights, WeightManifest
@@ -208,17 +207,11 @@ class LearnerActor(ExchangeMember, WeightServer):
         return given
 
     @stage("dispatch")
-    def exchange(
-        self, manifest: Manifest, process: int, checksums: bool, references: Mapping[int, Any] | None = None
-    ) -> CallResult:
-        """Take this rank's rows of a step from its peers, or from the object store by references. The result is the
-        costs, on the first rank alone."""
+    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
+        """Take this rank's rows of a step from its peers. The result is the costs, on the first rank alone."""
         plan = manifest.plan()
         nothing = empty(plan.source, process, plan.lengths, plan.columns)  # it only receives
-        if references is None:
-            told = self.exchanged(plan, process, nothing, checksums)
-        else:
-            told = CallResult(result=objects.take(plan, process, references, nothing, checksums))
+        told = self.exchanged(plan, process, nothing, checksums)
         if not told.fault:
             self._rows, self._part = manifest.taken(told.result)
             told = CallResult(result=traffic(plan) if process == 0 else {})

@@ -194,10 +194,6 @@ class RolloutWorkers(SamplerGroup, Players):
         tables = self._tell("rows", method("table", next(iter(self._holders)).step))
         return EpisodeTable.joined(tables, LEARNED)
 
-    def offer(self, manifest: Any, checksums: bool) -> list[dict[int, Any]]:
-        """References to the rows counted last, by worker and host."""
-        return self._all("dispatch", lambda actor, worker: actor.offer.remote(manifest, worker, checksums))
-
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
         found = self._fetch(self._holders)
         return [found[ticket] for ticket in self._holders]
