@@ -1,4 +1,4 @@
-"""Transfers between hosts with shaped links, through a controller and directly; also the value of balancing rows.
+"""Transfers between hosts with shaped links, through a controller and directly.
 
 every case ─▶ controller and direct transfer, alternating ─▶ compared with the minimum for the busiest link
 
@@ -29,11 +29,9 @@ from earl.dispatch.rows import (
     COLUMNS,
     Shard,
     Spread,
-    Work,
     balance,
     columns,
     empty,
-    even_counts,
     ranges,
     spread,
     token_bytes,
@@ -232,37 +230,6 @@ def checksum(shard: Shard) -> int:
     return value
 
 
-BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
-PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
-
-
-def balanced() -> dict[str, Any]:
-    """Excess work of the slowest of 32 consumers over the mean, for rows dealt by work and in equal counts."""
-    lengths = np.random.default_rng(0).lognormal(7, 1, BALANCED_ROWS).astype(np.int64) + 1
-    result: dict[str, Any] = {"ranks": BALANCED_RANKS, "rows": BALANCED_ROWS, "longest": int(lengths.max())}
-    for name, kind in {"tokens": Work(), "compute": Work(1.0, 1 / 8192)}.items():
-        work_of_rows = kind.of(lengths)
-        for way, dealt in {
-            "balanced": balance(work_of_rows, BALANCED_RANKS),
-            "even_counts": even_counts(BALANCED_ROWS, BALANCED_RANKS),
-        }.items():
-            loads = np.bincount(dealt, weights=work_of_rows, minlength=BALANCED_RANKS)
-            result[f"{name}_{way}_excess"] = float(loads.max() / loads.mean() - 1)
-    return result
-
-
-def planned() -> dict[str, Any]:
-    """Seconds of planning for 1,024 ranks on 128 hosts, dp 64 × tp 8 to dp 128 × tp 4."""
-    random, half = np.random.default_rng(0), PLANNED_RANKS // 2
-    lengths = random.integers(100, 32_768, PLANNED_ROWS)
-    source = spread(Layout(64, 8), range(half), random.integers(0, 64, PLANNED_ROWS))
-    target = spread(Layout(128, 4), range(half, PLANNED_RANKS), random.integers(0, 128, PLANNED_ROWS))
-    begin = time.perf_counter()
-    made = plan(lengths, columns(EVERYTHING), source, target, np.arange(PLANNED_RANKS) // 8)
-    seconds = time.perf_counter() - begin
-    return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}
-
-
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
 PAPER_RATE = 1e9
@@ -290,12 +257,7 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3) -> di
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)
             ]
-    return {
-        "rows": rows,
-        "balance": balanced(),
-        "planning": planned(),
-        **({"note": note} if note else {}),
-    }
+    return {"rows": rows, **({"note": note} if note else {})}
 
 
 def _unshaped() -> str:
