@@ -25,10 +25,11 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shifted
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, Call, Member, ask_all, method
 from earl.placement.ray.memory_budget import of_memory
 
 if TYPE_CHECKING:
+    from earl.placement.ray.coordinator import Coordinator
     from earl.placement.ray.rollout_workers import RolloutWorkers
 
 
@@ -186,7 +187,7 @@ class RowDispatcher:
     layout: Layout  # current one of the ranks for rows; see `rows_of`
     work: Work  # cost model of a row
     settings: PlacementConfig
-    owner: ActorOwner
+    owner: "Coordinator"
     _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
