@@ -1,17 +1,12 @@
-"""Transfers between hosts with shaped links, through a controller and directly; also the value of balancing rows.
+"""Transfers between hosts with shaped links, through a controller and directly.
 
 every case ─▶ controller and direct transfer, alternating ─▶ compared with the minimum for the busiest link
 
-With Ray, an actor is on each host of a rehearsed cluster, or all are on this machine:
-
-objects: all offer ─▶ all take     centralised: all offer ─▶ the controller takes, offers ─▶ all take
-peers, shared, all_to_all, overlapped: all exchange, over persistent connections
-
+peers: as in a run
 overlapped: a controller that scatters one part while it gathers the next
 all_to_all: one `all_to_all_single` of gloo
 """
 
-import os
 import tempfile
 import time
 import zlib
@@ -19,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +21,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.benchmarks import processes
-from earl.benchmarks.processes import Seat, seat_of
-from earl.benchmarks.repeats import in_turns, interval
+from earl.benchmarks.processes import Seat
+from earl.benchmarks.repeats import interval
 from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
-from earl.dispatch.predicted_cost import MIB
-from earl.dispatch.rows import COLUMNS, Shard, Spread, Work, balance, columns, empty, even_counts, spread, token_bytes
+from earl.dispatch.predicted_cost import by_controller
+from earl.dispatch.rows import (
+    COLUMNS,
+    Shard,
+    Spread,
+    balance,
+    columns,
+    empty,
+    ranges,
+    spread,
+    token_bytes,
+)
 from earl.dispatch.transports.base import Transport, execute, keep, pack, unpack
-from earl.dispatch.transports.controller import CONTROLLER, cut, gather_and_scatter, ways
-from earl.dispatch.transports.objects import Reference, offer, references_for, take
 from earl.errors import EarlError
-from earl.parallel.cost_model import GIGABIT
-from earl.parallel.hardware import of_gpus
-from earl.parallel.layout import Layout, planned_shares
-from earl.parallel.memory import catalogue
-from earl.parallel.throughput.step import VLLM, Precision
-from earl.planner.question import Wish, question
-from earl.planner.stages import step
-from earl.recipe import build, load_toml
-from earl.rehearsal import cluster as rehearsal
-from earl.rehearsal.plan import RehearsedCluster, attach, bits_per_second, check_network
+from earl.parallel.layout import Layout
+from earl.rehearsal.plan import bits_per_second, check_network
 
 LOGPROBS = ("reference",)
 EVERYTHING = tuple(name for name in COLUMNS if name != "values")  # read only where values are clipped
@@ -100,8 +94,6 @@ class TransferTiming:
     left_bytes: int
     """Over its host's link, as the kernel counts them."""
     checksum: int
-    driver_bytes: int | None = None
-    """Over the driver's link, both directions; None without a driver."""
 
 
 Timings = dict[str, list[TransferTiming]]
@@ -118,25 +110,40 @@ def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings
 
 def exchanges(seat: Seat, store: Path) -> dict[str, tuple[Way, Transport]]:
     """All ways over persistent connections, which are joined through a file: two through a controller, and directly by
-    all-to-all, peers, and with several processes on a host shared memory."""
+    all-to-all and by peers."""
     import torch
     from torch._C._distributed_c10d import FileStore
 
     from earl.dispatch.transports.peers import DeviceTransport, join
-    from earl.dispatch.transports.shared import Shared
 
     torch.set_num_threads(1)
     hosts = np.array(seat.hosts)
     peers = join(FileStore(str(store), len(hosts)), seat.process, hosts, seat.address, PATIENCE_SECONDS)
-    at_once = DeviceTransport(peers._group, peers._liveness, seat.process, hosts, PATIENCE_SECONDS)
-    ways: dict[str, tuple[Way, Transport]] = {
+    at_once = DeviceTransport(peers._group, seat.process, hosts, PATIENCE_SECONDS)
+    return {
         "controller": (gather_and_scatter, peers),
         "overlapped": (overlapped, peers),
         "all_to_all": (execute, at_once),
         "peers": (execute, peers),
     }
-    one_each = len(set(seat.hosts)) == len(hosts)
-    return ways if one_each else {**ways, "shared": (execute, Shared(peers, seat.process, hosts))}
+
+
+def gather_and_scatter(
+    plan: TransferPlan, process: int, held: Shard, transport: Transport, checksums: bool = False
+) -> Shard:
+    """The same result as `execute`, bit for bit, through the controller."""
+    gathering, scattering = by_controller(plan)
+    gathered = execute(gathering, process, held, transport, checksums)
+    return cut(plan, process, execute(scattering, process, gathered, transport, checksums))
+
+
+def cut(plan: TransferPlan, process: int, whole: Shard) -> Shard:
+    """The part that a process needs of the whole rows that a controller sends."""
+    target = empty(plan.target, process, plan.lengths, plan.columns)
+    at = ranges(whole.begins(target.rows, target.starts), np.diff(target.offsets))
+    for name, column in target.columns.items():
+        column[:] = whole.columns[name][at]
+    return target
 
 
 PARTS = 8
@@ -145,7 +152,7 @@ PARTS = 8
 
 def overlapped(through: TransferPlan, process: int, held: Shard, transport: Transport) -> Shard:
     """As `gather_and_scatter`, but the controller scatters a part of the rows while it gathers the next."""
-    gathering, scattering = ways(through)
+    gathering, scattering = by_controller(through)
     gathered, whole = (empty(way.target, process, way.lengths, way.columns) for way in (gathering, scattering))
     keep(gathering, process, held, gathered)
     none = np.zeros((len(through.hosts), len(through.hosts)), np.int64)
@@ -158,7 +165,6 @@ def overlapped(through: TransferPlan, process: int, held: Shard, transport: Tran
         for way, target in ((going, gathered), (coming, whole)):
             for source, own in _messages(way, process, sent=False):
                 unpack(came[source], own, way.columns, target)
-    transport.most(0)
     keep(scattering, process, gathered, whole)
     return cut(through, process, whole)
 
@@ -187,15 +193,25 @@ def _carried_out(seat: Seat, case: TransferCase, ways: Mapping[str, tuple[Way, T
 
 
 def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held: Shard) -> TransferTiming:
-    transport.most(0)
+    most = partial(_most, seat, transport)
+    most(0)
     _, left = seat.carried
-    begun = transport.most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
+    begun = most(int((time.monotonic() + HEAD_START_SECONDS) * 1e9)) / 1e9  # on a shared clock
     time.sleep(max(0.0, begun - time.monotonic()))
     shard = way(made, seat.process, held, transport)
-    ended = transport.most(int(time.monotonic() * 1e9)) / 1e9
+    ended = most(int(time.monotonic() * 1e9)) / 1e9
     _, now_left = seat.carried
-    transport.most(0)
+    most(0)
     return TransferTiming(begun, ended, now_left - left, checksum(shard))
+
+
+def _most(seat: Seat, transport: Transport, number: int) -> int:
+    """The largest number of all processes, which all come to know; also a barrier."""
+    count, told = len(seat.hosts), np.array([number], np.int64)
+    sizes = told.nbytes * (1 - np.eye(count, dtype=np.int64))
+    outgoing = {other: told.view(np.uint8) for other in range(count) if other != seat.process}
+    came = transport.exchange(outgoing, sizes).values()
+    return max(number, *(int(own.view(np.int64)[0]) for own in came))
 
 
 def filled(plan: TransferPlan, where: Spread, process: int) -> Shard:
@@ -214,193 +230,6 @@ def checksum(shard: Shard) -> int:
     return value
 
 
-RAY_NAME = "objects"
-STORE_MIB = 1024
-
-
-class HostActor:
-    def __init__(self, seat: Seat, store: Path, case: TransferCase) -> None:
-        self._seat, self._process = seat, seat.process
-        through = case.plan(seat.hosts)
-        gathering, scattering = ways(through)
-        self._plans = {"direct": through, "gather": gathering, "scatter": scattering}
-        own, nothing = (filled(way, way.source, self._process) for way in (through, scattering))
-        self._held = {"direct": own, "gather": own, "scatter": nothing}
-        self._result = nothing
-        self._exchanges = exchanges(seat, store)
-
-    def exchange(self, name: str) -> None:
-        way, transport = self._exchanges[name]
-        self._result = way(self._plans["direct"], self._process, self._held["direct"], transport)
-
-    def offer(self, way: str) -> dict[int, Reference]:
-        return offer(self._plans[way], self._process, self._held[way])
-
-    def take(self, way: str, references: Mapping[int, Reference]) -> None:
-        """See `take`. What the controller gathers is what it then scatters."""
-        self._result = take(self._plans[way], self._process, references, self._held[way])
-        if way == "gather":
-            self._held["scatter"] = self._result
-        if way == "scatter":
-            self._result = cut(self._plans["direct"], self._process, self._result)
-
-    def seen(self) -> tuple[int, int]:
-        """Bytes sent over the host's link, and the checksum of the result."""
-        return self._seat.carried[1], checksum(self._result)
-
-
-def through_ray(
-    cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]
-) -> list[list[Timings]]:
-    """As `work`, for each process, but timed by the driver; so times are the same for all processes."""
-    if cluster:
-        os.environ.update(attach(cluster.address))
-    import ray  # reads its token from the environment
-
-    from earl.placement.ray.coordinator import connected
-
-    with connected(cluster.address if cluster else None, 1):
-        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
-    return [list(own) for own in zip(*by_case, strict=True)]
-
-
-def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
-    made, processes = case.plan(hosts), range(len(hosts))
-
-    def timed(way: Callable[[Any, Sequence[Any], TransferPlan], None], _: int) -> list[TransferTiming]:
-        before, driver = ray.get([actor.seen.remote() for actor in actors]), _carried(cluster)
-        begun = time.monotonic()
-        way(ray, actors, made)
-        ended, through = time.monotonic(), _carried(cluster) - driver
-        after = ray.get([actor.seen.remote() for actor in actors])
-        return [
-            TransferTiming(begun, ended, now - left, result, through)
-            for (left, _), (now, result) in zip(before, after, strict=True)
-        ]
-
-    with tempfile.TemporaryDirectory() as folder:
-        actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in processes]
-        exchange = "shared" if len(set(hosts)) < len(hosts) else "peers"
-        named: dict[str, Callable[[Any, Sequence[Any], TransferPlan], None]] = {
-            "controller": _centralised,
-            "objects": _by_objects,
-            **{name: partial(_exchanged, name) for name in ("overlapped", "all_to_all", exchange)},
-        }
-        # The first repeat connects all hosts.
-        timings = in_turns({name: partial(timed, way) for name, way in named.items()}, case.repeats, warm=1)
-    for actor in actors:
-        ray.kill(actor)
-    return [{name: [own[process] for own in repeats] for name, repeats in timings.items()} for process in processes]
-
-
-def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, *arguments: Any) -> Any:
-    options: dict[str, Any] = {"num_cpus": 0}
-    if cluster:
-        options["resources"] = {f"host-{hosts[process] + 1}": 0.01}
-    return ray.remote(HostActor).options(**options).remote(seat_of(cluster, hosts, process), *arguments)
-
-
-def _carried(cluster: RehearsedCluster | None) -> int:
-    return sum(Seat(0, "", cluster.interface, ()).carried) if cluster else 0
-
-
-def _exchanged(name: str, ray: Any, actors: Sequence[Any], _: TransferPlan) -> None:
-    ray.get([actor.exchange.remote(name) for actor in actors])
-
-
-def _by_objects(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
-    _take(ray, actors, "direct", made, ray.get([actor.offer.remote("direct") for actor in actors]))
-
-
-def _centralised(ray: Any, actors: Sequence[Any], made: TransferPlan) -> None:
-    gathering, scattering = ways(made)
-    first = actors[CONTROLLER : CONTROLLER + 1]
-    _take(ray, first, "gather", gathering, ray.get([actor.offer.remote("gather") for actor in actors]))
-    _take(ray, actors, "scatter", scattering, ray.get([first[0].offer.remote("scatter")]))
-
-
-def _take(ray: Any, actors: Sequence[Any], way: str, plan: TransferPlan, offered: Sequence[Any]) -> None:
-    """Let actors, the first of all, take what the first sources offered."""
-    by_source = dict(enumerate(offered))
-    ray.get(
-        [actor.take.remote(way, references_for(plan.hosts, process, by_source)) for process, actor in enumerate(actors)]
-    )
-
-
-BALANCED_RANKS, BALANCED_ROWS = 32, 10_000
-PLANNED_RANKS, PLANNED_ROWS = 1024, 16_384
-
-
-def balanced() -> dict[str, Any]:
-    """Excess work of the slowest of 32 consumers over the mean, for rows dealt by work and in equal counts."""
-    lengths = np.random.default_rng(0).lognormal(7, 1, BALANCED_ROWS).astype(np.int64) + 1
-    result: dict[str, Any] = {"ranks": BALANCED_RANKS, "rows": BALANCED_ROWS, "longest": int(lengths.max())}
-    for name, kind in {"tokens": Work(), "compute": Work(1.0, 1 / 8192)}.items():
-        work_of_rows = kind.of(lengths)
-        for way, dealt in {
-            "balanced": balance(work_of_rows, BALANCED_RANKS),
-            "even_counts": even_counts(BALANCED_ROWS, BALANCED_RANKS),
-        }.items():
-            loads = np.bincount(dealt, weights=work_of_rows, minlength=BALANCED_RANKS)
-            result[f"{name}_{way}_excess"] = float(loads.max() / loads.mean() - 1)
-    return result
-
-
-def planned() -> dict[str, Any]:
-    """Seconds of planning for 1,024 ranks on 128 hosts, dp 64 × tp 8 to dp 128 × tp 4."""
-    random, half = np.random.default_rng(0), PLANNED_RANKS // 2
-    lengths = random.integers(100, 32_768, PLANNED_ROWS)
-    source = spread(Layout(64, 8), range(half), random.integers(0, 64, PLANNED_ROWS))
-    target = spread(Layout(128, 4), range(half, PLANNED_RANKS), random.integers(0, 128, PLANNED_ROWS))
-    begin = time.perf_counter()
-    made = plan(lengths, columns(EVERYTHING), source, target, np.arange(PLANNED_RANKS) // 8)
-    seconds = time.perf_counter() - begin
-    return {"ranks": PLANNED_RANKS, "rows": PLANNED_ROWS, "pieces": len(made.pieces), "seconds": seconds}
-
-
-SHARES = (
-    ("connect4", "Qwen2.5-72B", "16x8xH100", None, False),
-    ("connect4", "Qwen2.5-72B", "16x8xH100", 32_768, True),
-    ("arithmetic", "Qwen2.5-7B", "2x8xA100", 4096, False),
-)
-"""Jobs: recipe, model, GPUs, the longest context (None: the recipe's own), and whether every GPU has the payload of the
-EARL paper (`PAPER`) in place of the recipe's rows."""
-
-
-def shares() -> list[dict[str, Any]]:
-    """What part of a whole step dispatch takes by the plan of three jobs, directly and through a controller. Predicted
-    with the link of the paper's testbed."""
-    return [_share(*job) for job in SHARES]
-
-
-def _share(env: str, model: str, gpus: str, context: int | None, paper: bool) -> dict[str, Any]:
-    recipe = Path(str(files("earl") / "configs" / f"{env}.toml"))
-    config, cluster = build(load_toml(recipe)), of_gpus(gpus)
-    wish = Wish(contexts=None if context is None else str(context))
-    asked = question(config, model, catalogue()[model].shape, cluster, Precision(), VLLM, wish)
-    learning, sampling = planned_shares(cluster, config.placement.kind != "disaggregated")
-    planned = step(asked, context or config.context.first_limit, sampling, learning)
-    assert planned.seconds and planned.dispatch, "all jobs fit"
-    moved, bandwidth = planned.dispatch.times[-1], wish.network_gbps * GIGABIT
-    others, direct, centralised = planned.seconds.value - moved.direct_s, moved.direct_s, moved.centralised_s
-    if paper:  # all of it leaves its host; a controller receives and sends everything
-        each = PAPER[planned.context] * MIB
-        direct, centralised = each * cluster.gpus_per_host / bandwidth, 2 * each * cluster.gpus / bandwidth
-    return {
-        "env": env,
-        "model": model,
-        "gpus": gpus,
-        "context": planned.context,
-        "episodes": planned.episodes,
-        "payload": "paper" if paper else "recipe",
-        "other_stages_s": others,
-        "direct_s": direct,
-        "controller_s": centralised,
-        "direct_share": direct / (others + direct),
-        "controller_share": centralised / (others + centralised),
-    }
-
-
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
 PAPER_RATE = 1e9
@@ -408,42 +237,27 @@ PAPER_RATE = 1e9
 SMALL_TOKENS = (1, 64, 1024, 4096)
 SMALL_REPEATS = 31
 PROCESSES_OF_REPLICAS = 16
-DIRECT = ("shared", "peers", "objects")
-"""Direct transports; the first available one counts."""
 
 
-def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: bool = False) -> dict[str, Any]:
+def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3) -> dict[str, Any]:
     """Measure all transfers. For the result see `earl bench dispatch --help`; `note`: why links could not be shaped.
 
-    `ranks` of None: one process per host, and then several that are replicas of each other. With `ray` through Ray's
-    object store, with the smallest of the paper's payloads only.
+    `ranks` of None: one process per host, and then several that are replicas of each other.
     """
     bits = bits_per_second(rate)
     rows = []
     note = _unshaped()
-    on_ray = partial(rehearsal.rehearsed, RAY_NAME, cpus=8, memory_mib=STORE_MIB)
-    network = on_ray if ray else processes.shaped
-    with nullcontext() if note else network(hosts, rate) as cluster:
+    with nullcontext() if note else processes.shaped(hosts, rate) as cluster:
         for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
-            if ray:
-                cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
-                measured = through_ray(cluster, places, cases)
-            else:
-                with tempfile.TemporaryDirectory() as folder:
-                    measured = processes.run(cluster, places, work, Path(folder) / "store", cases)
+            with tempfile.TemporaryDirectory() as folder:
+                measured = processes.run(cluster, places, work, Path(folder) / "store", cases)
             rows += [
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)
             ]
-    return {
-        "rows": rows,
-        "balance": balanced(),
-        "planning": planned(),
-        "shares": shares(),
-        **({"note": note} if note else {}),
-    }
+    return {"rows": rows, **({"note": note} if note else {})}
 
 
 def _unshaped() -> str:
@@ -483,18 +297,15 @@ def row(
     """The result of one transfer, from the measurements of all processes. Seconds are medians; see `earl bench
     dispatch`.
 
-    `arms` has all ways, with their ratio to `direct`; of them `peers` is direct without shared memory. `crossed_bytes`
-    include headers and answers. `copies_bytes` would leave hosts if every process got its own copy; `driver_bytes` are
-    the most over the driver's link during a direct transfer.
+    `arms` has all ways, with their ratio to `direct`, which is `peers`. `crossed_bytes` include headers and answers.
+    `copies_bytes` would leave hosts if every process got its own copy.
     """
     made = case.plan(places)
     moved = volume(made)
     timings = {name: [own[name] for own in measured] for name in measured[0]}
     every = {name: _of(own, "ended").max(0) - _of(own, "begun").min(0) for name, own in timings.items()}
     seconds = {name: interval(own.tolist()) for name, own in every.items()}
-    directly = [name for name in DIRECT if name in seconds]
-    centralised, direct = seconds["controller"], seconds[directly[0]]
-    driver = max(_of(timings[name], "driver_bytes").max() for name in directly)
+    centralised, direct = seconds["controller"], seconds["peers"]
     firsts = [places.index(host) for host in sorted(set(places))]  # all processes of a host read the same counter
     copied = made.hosts[made.pieces.origin] != made.hosts[made.pieces.destination]
     ideal = moved.bound * 8 / bits if shaped else None
@@ -514,14 +325,13 @@ def row(
         "centralised": centralised,
         "direct": direct,
         "arms": {name: {**took, "over_direct": took["median"] / direct["median"]} for name, took in seconds.items()},
-        "driver_bytes": None if np.isnan(driver) else int(driver),
         "planned_bytes": moved.across,
-        "crossed_bytes": int(np.median(_of(timings[directly[0]], "left_bytes")[firsts].sum(0))),
+        "crossed_bytes": int(np.median(_of(timings["peers"], "left_bytes")[firsts].sum(0))),
         "copies_bytes": int(made.bytes[copied].sum()),
         "same": all(len({one.checksum for repeats in own.values() for one in repeats}) == 1 for own in measured),
     }
 
 
 def _of(timings: Sequence[Sequence[TransferTiming]], field: str) -> NDArray[np.float64]:
-    """[P, R], by process and repeat; None is NaN."""
+    """[P, R], by process and repeat."""
     return np.array([[getattr(one, field) for one in repeats] for repeats in timings], np.float64)

@@ -102,7 +102,7 @@ def finished(root: Path, name: str, config: Config, injector: FaultInjector) -> 
 def numbers(folder: RunFolder) -> tuple[Any, ...]:
     """A run's metrics and matches, without what depends on timing or memory."""
     matches = [match.result for match in read_numbers(folder.database).matches]
-    return placements.numbers(folder, ("dispatch/peers", "memory/peak_bytes")), matches
+    return placements.numbers(folder, ("memory/peak_bytes",)), matches
 
 
 def episodes(folder: RunFolder) -> int:

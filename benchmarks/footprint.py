@@ -185,22 +185,6 @@ def _measured(case: MemoryCase) -> list[tuple[int, int]]:
             raise RuntimeError(f"a process of the case {case.name!r} ended early: {error}") from error
 
 
-BUDGET_BYTES = 8 << 30
-FLOAT_BYTES = 4
-
-
-def long_sample(tokens: int = 32_768, vocab: int = 150_000, hidden: int = 128, layers: int = 4) -> dict[str, Any]:
-    """Measure an update with activations kept, then recomputed. For the result see `earl bench memory --help`."""
-    own = model(hidden_size=hidden, num_hidden_layers=layers, intermediate_size=2 * hidden, vocab_size=vocab)
-    result: dict[str, Any] = {"tokens": tokens, "vocab": vocab, "hidden": hidden, "layers": layers}
-    for name in ("kept", "recompute"):
-        learner = {"recompute": name == "recompute"}
-        row = row_of(MemoryCase(name, "update", own, learner, tokens=tokens, prompt=tokens // 2))
-        peak, floor = row["measured_bytes"], row["predicted_bytes"]
-        result[name] = {"peak_bytes": peak, "floor_bytes": floor, "ratio": peak / floor, "parts": row["parts"]}
-    return {**result, "full_logits_bytes": tokens * vocab * FLOAT_BYTES, "budget_bytes": BUDGET_BYTES}
-
-
 def occupied(case: MemoryCase, mesh: Mesh | None) -> tuple[int, int]:
     """Bytes of this process before it makes the case's model, and additional bytes at the stage's peak."""
     little = replace(case, model=_little(case.model), tokens=64, rows=1, contexts=2, new_tokens=2, prompt=0)

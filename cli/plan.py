@@ -15,7 +15,7 @@ from earl.cli.players import need_run
 from earl.cli.recipes import resolve
 from earl.cli.text import console, one_line
 from earl.config import Config, ModelConfig
-from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, explain, lines, sizes
+from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, sizes
 from earl.dispatch.rows import Columns, token_bytes
 from earl.dispatch.rows import columns as named
 from earl.errors import EarlError, unknown
@@ -58,7 +58,6 @@ def transfers(given: "Options", names: str | None, as_json: bool) -> None:
         "token_bytes": token_bytes(columns),
         "by_context": [asdict(line) for line in by_context],
         "by_gpus": [asdict(line) for line in by_gpus],
-        "explained": explain(longest.transfer(columns)),  # at the longest context, on the cluster itself
     }
     if as_json:
         return print_json(told)
@@ -68,7 +67,7 @@ def transfers(given: "Options", names: str | None, as_json: bool) -> None:
 def _show_transfers(
     told: Mapping[str, Any], by_context: Sequence[CostLine], by_gpus: Sequence[CostLine], gpus_per_host: int
 ) -> None:
-    last, own = by_context[-1], by_context[-1].times[0]
+    last = by_context[-1]
     where = "on the same GPUs in turns" if told["placement"] == "colocated" else "on GPUs of their own"
     hosts = f"{last.hosts:,} host{'s' * (last.hosts != 1)}"
     click.echo(
@@ -83,12 +82,6 @@ def _show_transfers(
     _print(_costs(title, "context", [(f"{line.context:,}", line) for line in by_context]))
     title = f"{last.context:,} tokens, rows in proportion to the GPUs"
     _print(_costs(title, "GPUs", [(f"{line.gpus:,}", line) for line in by_gpus]))
-    click.echo(f"{last.context:,} tokens on {hosts}")
-    paper = (
-        f"by the paper's formulas, if every row left its host, at {own.gbps} Gbps: controller at least "
-        f"{duration(own.paper_centralised_s)}, all-to-all at least {duration(own.paper_all_to_all_s)}"
-    )
-    click.echo("\n".join(f"  {line}" for line in [*lines(told["explained"]), paper]))
 
 
 def _costs(title: str, first: str, lines: Iterable[tuple[str, CostLine]]) -> Grid:

@@ -259,9 +259,6 @@ class PlacementConfig(Section):
     live with their sampler."""
     max_staleness: int = Field(0, ge=0)
     """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
-    transport: Literal["auto", "objects", "peers"] = "auto"
-    """How rows get to where they are learned from. `objects`: by Ray's object store. `peers`: from process to process,
-    in one group that lasts. `auto`: by peers, and by objects where that fails."""
     checksums: bool = False
     """Whether rows and weights are checked when they arrive; what is damaged is sent again."""
     memory_gib: float | None = Field(None, gt=0)

@@ -8,16 +8,15 @@ Latency, packing and protocol overhead are left out, so small transfers take lon
 transfer of a recipe on a cluster that does not exist yet.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
 from earl.config import Config
 from earl.dispatch.plan import TransferPlan, Volume, plan, volume
 from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, work_of
-from earl.dispatch.transports.controller import ways
 from earl.errors import EarlError
 from earl.parallel.cost_model import GIGABIT, CostModel
 from earl.parallel.hardware import ClusterSpec
@@ -35,24 +34,32 @@ def cost(moved: Volume, detour: tuple[int, int], across: float, inside: float) -
     )
 
 
+CONTROLLER = 0
+
+
+@lru_cache(maxsize=4)
+def by_controller(through: TransferPlan) -> tuple[TransferPlan, TransferPlan]:
+    """The same transfer through one process, as in verl and ROLL: one copy of every data-parallel group is gathered
+    there, then each rank is sent the rows of its group. Every rank gets its own copy, even on one host; ranks of a
+    context-parallel group get whole rows and cut them. Every process counts as its own host, so that nothing is fanned
+    out."""
+    lengths, columns, apart = through.lengths, through.columns, np.arange(len(through.hosts))
+    firsts = replace(through.source, processes=through.source.processes[:, :, :1])
+    middle = spread(Layout(), [CONTROLLER], np.zeros(len(lengths), np.int64))
+    dp = len(through.target.processes)
+    wholes = replace(through.target, processes=through.target.processes.reshape(dp, 1, -1))
+    return plan(lengths, columns, firsts, middle, apart), plan(lengths, columns, middle, wholes, apart)
+
+
 def detour(plan: TransferPlan) -> tuple[int, int]:
-    """Bytes of the same transfer by the baseline `transports.controller`: over the link of the controller's host, in
-    and out, and inside this host."""
+    """Bytes of the same transfer through a controller: over the link of its host, in and out, and inside this host."""
     across = inside = 0
-    for way in ways(plan):
+    for way in by_controller(plan):
         source, destination = way.pieces.source, way.pieces.destination
         over = plan.hosts[source] != plan.hosts[destination]
         across += int(way.bytes[over].sum())
         inside += int(way.bytes[~over & (source != destination)].sum())
     return across, inside
-
-
-def volume_model(size_bytes: float, replicas: float, hosts: int, rate: float) -> tuple[float, float]:
-    """Lower bounds in seconds of a centralised and an all-to-all transfer, by the formulas of arXiv 2510.05943. They
-    suppose that every row leaves its host, and that each replica gets its own copy. size_bytes: S, of the batch;
-    replicas: r, how many processes need each byte; rate: B, bytes per second of a host's link."""
-    share = size_bytes / hosts
-    return size_bytes * (1 + replicas) / rate, max(share, share * replicas) / rate
 
 
 # The transfer from Experience preparation to Update on a hypothetical cluster. From recipe, model, cluster and context
@@ -64,6 +71,7 @@ SIGMA = 0.5
 MOST_ROWS = 1 << 20
 """Limit for a hypothetical plan: a larger one takes minutes."""
 ENOUGH_ROWS = 1 << 16
+MIB = 1 << 20
 
 
 def row_lengths(context: int, rows: int) -> Numbers:
@@ -139,9 +147,6 @@ class Time:
     centralised_s: float
     direct_s: float
     bound_s: float
-    paper_centralised_s: float
-    """By the paper's formula: a lower bound if every row leaves its host."""
-    paper_all_to_all_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +173,7 @@ def entry(of: DispatchJob, columns: Columns, rates: Sequence[float] = RATES) -> 
     assert device is not None, "the kinds of GPUs that can be named are listed"
 
     def time(gbps: float) -> Time:
-        across = gbps * GIGABIT
-        paper = volume_model(moved.total, of.learned.tp, of.cluster.hosts, across)
-        return Time(gbps, *cost(moved, centralised, across, device.link_bandwidth), *paper)
+        return Time(gbps, *cost(moved, centralised, gbps * GIGABIT, device.link_bandwidth))
 
     return CostLine(
         context=of.context,
@@ -201,52 +204,4 @@ def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int)
     return [
         job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, max(1, round(rows * count)))
         for count in hosts
-    ]
-
-
-MIB = 1 << 20
-BUSIEST = 3
-
-
-def explain(plan: TransferPlan) -> dict[str, Any]:
-    """Bytes of a transfer as JSON. total: needed bytes, each once; needed: one copy per process = kept (already in
-    place) + inside (from the same host) + across (over a link); bound: of the busiest link under any plan; controller:
-    on the link of a central one."""
-    moved = volume(plan)
-    inside = int(moved.inside.sum())
-    most = np.maximum(moved.sent, moved.received)
-    hosts = [int(host) for host in np.argsort(-most, kind="stable")[:BUSIEST] if most[host]]
-    return {
-        "rows": len(plan.lengths),
-        "tokens": int(plan.lengths.sum()),
-        "total": moved.total,
-        "needed": moved.copies,
-        "kept": moved.copies - inside - moved.across,
-        "inside": inside,
-        "across": moved.across,
-        "busiest": moved.busiest,
-        "bound": moved.bound,
-        "controller": detour(plan)[0],
-        "links": [
-            {"host": host, "sent": int(moved.sent[host]), "received": int(moved.received[host])} for host in hosts
-        ],
-    }
-
-
-def lines(told: Mapping[str, Any]) -> list[str]:
-    """An explanation in words."""
-    size = {name: f"{count / MIB:,.1f} MiB" for name, count in told.items() if name != "links"}
-    parts = {"kept": "lie there already", "inside": "come from their own host", "across": "cross a link"}
-    shares = ", ".join(f"{told[part] / max(1, told['needed']):.1%} {words}" for part, words in parts.items())
-    links = "; ".join(
-        f"host {link['host']} sends {link['sent'] / MIB:,.1f} MiB, receives {link['received'] / MIB:,.1f} MiB"
-        for link in told["links"]
-    )
-    return [
-        f"{told['rows']:,} rows, {told['tokens']:,} tokens: {size['total']}, or {size['needed']} with a copy for each "
-        "process that reads them",
-        f"of these {shares}",
-        f"busiest link {size['busiest']}, under any plan at least {size['bound']}; a controller's link "
-        f"{size['controller']}",
-        f"busiest hosts: {links}" if links else "no link between hosts carries anything",
     ]

@@ -28,7 +28,7 @@ from earl.runs.storage import storage, write_text
 
 LIBRARIES = ("earl", "torch", "vllm", "ray")
 READ = {
-    "placement": ("kind", "gpus", "memory_gib", "transport", "checksums"),
+    "placement": ("kind", "gpus", "memory_gib", "checksums"),
     "sampler": ("compiled", "memory_share", "kv_cache_gib"),
     "learner": ("minibatches", "epochs", "micro_batch_tokens", "dtype", "offload", "lora_rank"),
     "algorithm": ("name", "correction"),

@@ -47,8 +47,11 @@ class RunFolder:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
         with storage(self.config):
             recipe = recipe_of(disk.read_below(self.path, self.config), self.config)
+        # Runs of earlier versions do not say the edition of their environment, and chose how rows are sent.
         if isinstance(env := recipe.get("env"), dict):
-            recipe["env"] = {"edition": 1, **env}  # runs of earlier versions do not say it
+            recipe["env"] = {"edition": 1, **env}
+        if isinstance(placement := recipe.get("placement"), dict):
+            placement.pop("transport", None)
         return recipe
 
 

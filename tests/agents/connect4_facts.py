@@ -1,8 +1,7 @@
 """Asks BitBully, another solver of Connect Four, for the scores of all moves in random positions of every length.
 
     python -m venv other && other/bin/pip install bitbully
-    other/bin/python tests/agents/connect4_facts.py 5000 > facts.txt
-    earl bench solver --facts facts.txt
+    other/bin/python tests/agents/connect4_facts.py 5000 > tests/agents/connect4_facts.txt
 
 BitBully is under the AGPL: it runs in an environment of its own, and only facts come out. A line has the moves so far,
 a dash for none, and the scores of columns 1 to 7 (22 less the winner's stones, negative for a loss; a dot for a full

@@ -1,15 +1,44 @@
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
 from earl.agents.scripted import connect4, perfect
 from earl.agents.scripted.perfect import Solution
-from earl.benchmarks.solver import drawn, read_facts
 from earl.envs.games import GAMES
 from earl.envs.games.base import Game, State
-from earl.envs.games.connect4 import CONNECT4
+from earl.envs.games.connect4 import COLUMNS, CONNECT4
 from earl.errors import EarlError
+
+
+def read_facts(file: Path) -> list[tuple[State, dict[int, int]]]:
+    found = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        moves, *scores = line.split()
+        assert len(scores) == COLUMNS, f"{file}, line {number}"
+        told = {column: int(score) for column, score in enumerate(scores) if score != "."}
+        found.append((CONNECT4.after(moves.strip("-")), told))
+    return found
+
+
+def drawn(number: int, seed: int) -> list[State]:
+    """Positions of random games that go on, of each number of stones alike many."""
+    rng, found = Random(seed), list[State]()
+    while len(found) < number:
+        state: State | None = State()
+        for _ in range(len(found) % CONNECT4.max_plies):
+            state = state and _any_that_goes_on(state, rng)
+        if state is not None:
+            found.append(state)
+    return found
+
+
+def _any_that_goes_on(state: State, rng: Random) -> State | None:
+    after = [CONNECT4.play(state, move) for move in CONNECT4.legal(state)]
+    going_on = [one for one in after if not CONNECT4.over(one)]
+    return rng.choice(going_on) if going_on else None
+
 
 FACTS = read_facts(Path(__file__).with_name("connect4_facts.txt"))
 TICTACTOE = GAMES["tictactoe"]

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import torch
 
-from earl.benchmarks import envs, footprint, rollout, step
+from earl.benchmarks import envs, rollout, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
@@ -143,14 +143,3 @@ def test_the_command_prints_json_or_lines(monkeypatch, capsys):
 def test_bad_input_is_refused(capsys, arguments, complaint):
     assert command_line(["bench", *arguments]) == 2
     assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_what_the_memory_benchmark_tells():
-    # The words alone are 2,000 x 32 = 64,000 weights, with gradients 2 x 4 bytes each.
-    result = footprint.long_sample(tokens=256, vocab=2000, hidden=32, layers=3)
-    assert result["full_logits_bytes"] == 256 * 2000 * 4
-    for name in ("kept", "recompute"):
-        assert result[name]["floor_bytes"] > 2 * 64_000 * 4
-        assert result[name]["ratio"] == result[name]["peak_bytes"] / result[name]["floor_bytes"] > 0
-    assert result["recompute"]["floor_bytes"] <= result["kept"]["floor_bytes"]

@@ -11,7 +11,7 @@ from earl.placement.ray.inventory import installed
 pytestmark = pytest.mark.cold
 
 RUN = ["--steps", "1", "--placement", "disaggregated", "--set", "placement.dp=2", "--set", "placement.samplers=1"]
-SPLIT = ["--set", "sampler.tp=2", "--set", "placement.transport=peers"]
+SPLIT = ["--set", "sampler.tp=2"]
 
 
 @pytest.mark.slow

@@ -57,7 +57,6 @@ class Board:
     size: int
     sent: dict = field(default_factory=dict)
     log: list = field(default_factory=list)
-    said: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.barrier, self.lock = Barrier(self.size), Lock()
@@ -87,13 +86,6 @@ class Post:
             to: sizes[self.process, to] for to in np.flatnonzero(sizes[self.process]).tolist()
         }
         return came
-
-    def most(self, number):
-        self.board.said[self.process] = number
-        self.board.barrier.wait(30)
-        largest = max(self.board.said.values())
-        self.board.barrier.wait(30)
-        return largest
 
 
 def carried_out(transfer, checksums=False, way=execute):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from earl.benchmarks.dispatch import gather_and_scatter
 from earl.dispatch.plan import plan, volume
-from earl.dispatch.predicted_cost import GIGABIT, cost, detour, volume_model
+from earl.dispatch.predicted_cost import by_controller, cost, detour
 from earl.dispatch.rows import columns, spread
-from earl.dispatch.transports.controller import gather_and_scatter, ways
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers
 
@@ -42,12 +42,6 @@ def test_nothing_moved_takes_nothing() -> None:
     assert cost(volume(made), detour(made), *LINKS) == pytest.approx(((5 * 8 + 5 * 8) / 1000, 0, 0))
 
 
-def test_the_papers_formulas() -> None:
-    # 1 TB with one replica at 25 Gbit/s: 2e12 / 3.125e9 = 640 s. 128 hosts: 7.8125e9 / 3.125e9 = 2.5 s.
-    assert volume_model(1e12, 1, 128, 25 * GIGABIT) == (640.0, 2.5)
-    assert volume_model(1e12, 8, 128, 25 * GIGABIT) == (2880.0, 20.0)
-
-
 @settings(max_examples=100)
 @given(transfers())
 def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
@@ -55,7 +49,7 @@ def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     source, target = (replace(own, processes=own.processes + 1) for own in (transfer.source, transfer.target))
     hosts = np.concatenate([[transfer.hosts.max() + 1], transfer.hosts])
     apart = plan(transfer.lengths, transfer.columns, source, target, hosts)
-    size, scattering = volume(apart), ways(apart)[1]  # a context-parallel rank is sent whole rows
+    size, scattering = volume(apart), by_controller(apart)[1]  # a context-parallel rank is sent whole rows
     assert detour(apart) == (size.total + volume(scattering).copies, 0)
     _, direct, bound = cost(size, detour(apart), *LINKS)
     assert bound <= direct

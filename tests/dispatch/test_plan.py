@@ -4,10 +4,11 @@ import time
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from earl.dispatch.plan import ACROSS, INSIDE, Segments, Volume, _pick, _turns, plan, volume
-from earl.dispatch.rows import columns, spread, token_bytes
+from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, filled, transfers
 
@@ -167,3 +168,15 @@ def test_a_thousand_ranks_are_planned_in_a_moment():
     assert len(made.pieces) == 16_384 * 4
     assert volume(made).across == int(lengths.sum()) * 8
     print(f"planned in {spent:.2f} s")
+
+
+@pytest.mark.parametrize(("work", "most"), [(Work(), 1e-4), (Work(1.0, 1 / 8192), 1e-4)], ids=["tokens", "attention"])
+def test_rows_dealt_by_work_leave_hardly_any_excess(work, most):
+    # 10,000 log-normal rows over 32 consumers; equally many rows give the slowest one a fifth more than the mean.
+    lengths = np.random.default_rng(0).lognormal(7, 1, 10_000).astype(np.int64) + 1
+    costs = work.of(lengths)
+    by_work, by_count = (
+        np.bincount(dealt, weights=costs, minlength=32) for dealt in (balance(costs, 32), even_counts(10_000, 32))
+    )
+    assert by_work.max() / by_work.mean() - 1 < most
+    assert by_count.max() / by_count.mean() - 1 > 0.15

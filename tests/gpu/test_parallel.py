@@ -53,7 +53,7 @@ def transfer(processes):
 
 
 def exchanged(seat, store, kind):
-    """Whether two transfers and an agreement came out right."""
+    """Two transfers, which come out right."""
     device = torch.device("cuda", seat.process) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
         torch.cuda.set_device(device)
@@ -63,17 +63,16 @@ def exchanged(seat, store, kind):
         held = filled(transfer(2), transfer(2).source, seat.process)
         came = execute(transfer(2), seat.process, held, transport, checksums=True)
         assert all(came.columns[name].tobytes() == wanted.columns[name].tobytes() for name in came.columns)
-    return type(transport).__name__, transport.most(7 + seat.process)
+    return type(transport).__name__
 
 
 @pytest.mark.parametrize("kind", PLACES)
 def test_rows_arrive_whole_at_another_process(tmp_path, kind):
     name = "DeviceTransport" if kind == "cuda" else "PeerTransport"
-    assert run(None, (0, 1), exchanged, tmp_path / "store", kind) == [(name, 8)] * 2
+    assert run(None, (0, 1), exchanged, tmp_path / "store", kind) == [name] * 2
 
 
 def test_a_process_alone_exchanges_with_itself(tmp_path, device):
     transport = join(FileStore(str(tmp_path / "store"), 1), 0, np.zeros(1, np.int64), "127.0.0.1", 60.0, device)
     assert transport.exchange({}, np.zeros((1, 1), np.int64)) == {}
-    assert transport.most(5) == 5
     transport.close()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.batch import Rows
+from earl.config import PlacementConfig
 from earl.dispatch.rows import Work, empty
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
@@ -19,11 +20,11 @@ from earl.parallel.layout import Layout
 from earl.placement.async_rollout import Ticket
 from earl.placement.embedded import embedded
 from earl.placement.episode_store import EpisodeStore, RowTable
-from earl.placement.peers import Peers
-from earl.placement.ray.actor_group import CallResults
+from earl.placement.peers import Peers, WorkerLost
+from earl.placement.ray.actor_group import CallResults, Member
 from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.row_exchange import LEARNED, EpisodeTable, Manifest, shares
+from earl.placement.ray.row_exchange import LEARNED, CallResult, EpisodeTable, Manifest, RowDispatcher, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import Learnable, pack, trajectories_of
 from earl.rollout.tasks import draw
@@ -223,3 +224,41 @@ def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(
     assert before.offsets.tolist() == after.offsets.tolist()
     for name in LEARNED:
         assert before.columns[name].tolist() == after.columns[name].tolist()
+
+
+class Exchange:
+    """Ranks and workers as one group: every third call is an exchange of rows, and the first ones fail."""
+
+    tp = 1
+
+    def __init__(self, faults):
+        self.members, self.calls, self.faults, self.told = [Member("learner rank 0", None)], 0, faults, []
+
+    def __len__(self):
+        return 1
+
+    def joined(self, others):
+        return self
+
+    def ask(self, stage, call, numbers):
+        self.calls += 1
+        failed = self.calls % 3 == 0 and self.calls // 3 <= self.faults
+        return CallResults(
+            {number: CallResult("its checksum differs" * failed, {"dispatch/bytes": 5.0}) for number in numbers}
+        )
+
+    def note(self, kind, message):
+        self.told.append((kind, message))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray")
+def test_rows_whose_exchange_failed_are_sent_again_three_times_in_all(groups):
+    _, table = held(groups, 1)
+    group = Exchange(faults=2)
+    dispatcher = RowDispatcher(group, group, Layout(), Work(), PlacementConfig(), group)
+    assert dispatcher.send(table, 7, 2) == {"dispatch/bytes": 5.0}
+    assert group.told == [("dispatch", "its checksum differs (during dispatch): sent again")] * 2
+    failing = Exchange(faults=3)
+    with pytest.raises(WorkerLost, match=r"its checksum differs.* this was tried 3 times"):
+        RowDispatcher(failing, failing, Layout(), Work(), PlacementConfig(), failing).send(table, 7, 2)

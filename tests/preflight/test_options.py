@@ -37,7 +37,6 @@ READERS = {
     "placement.samplers": (2, ON_RAY),
     "placement.environments": (2, ON_RAY),
     "placement.max_staleness": (1, {"disaggregated", "disaggregated gpus"}),
-    "placement.transport": ("peers", ON_RAY),
     "placement.checksums": (True, ON_RAY),
     "placement.heartbeat_seconds": (3.0, ON_RAY),
     "placement.stage_seconds": (3.0, ON_RAY),

@@ -1,7 +1,6 @@
 """The `Transport` protocol, messages as bytes, and `execute`, which carries out a plan over any transport.
 
-For each hop: pack what each destination lacks, exchange, unpack. Hop 0 goes across hosts, hop 1 inside them. With
-checksums, nothing is applied before all messages of a hop have arrived intact.
+For each hop: pack what each destination lacks, exchange, unpack. Hop 0 goes across hosts, hop 1 inside them.
 """
 
 import zlib
@@ -19,7 +18,6 @@ from earl.errors import EarlError
 
 Bytes = NDArray[np.uint8]
 CHECKSUM_BYTES = 4
-TRIES = 3  # how often a damaged message is sent at most
 SHORT = 64
 """Mean tokens per piece below which gathering by index is cheaper than copying piece by piece."""
 
@@ -33,13 +31,11 @@ def pack(pieces: Pieces, columns: Columns, source: Shard) -> Bytes:
     return message
 
 
-def unpack(
-    message: Bytes, pieces: Pieces, columns: Columns, target: Shard, chosen: NDArray[np.bool_] | slice = slice(None)
-) -> None:
-    """Copy a message of `pieces` into the columns of the target. chosen: the wanted pieces, by default all."""
-    begins, wanted = _begins(pieces.tokens)[chosen], pieces.where(chosen)
+def unpack(message: Bytes, pieces: Pieces, columns: Columns, target: Shard) -> None:
+    """Copy a message of `pieces` into the columns of the target."""
+    tokens = pieces.tokens
     for name, own in _split(message, columns).items():
-        _move(own, begins, target.columns[name], target.begins(wanted.row, wanted.start), wanted.tokens)
+        _move(own, _begins(tokens), target.columns[name], target.begins(pieces.row, pieces.start), tokens)
 
 
 def _split(message: Bytes, columns: Columns) -> dict[str, NDArray[np.generic]]:
@@ -73,33 +69,26 @@ def _move(numbers: NDArray[np.generic], at: Numbers, into: NDArray[np.generic], 
 
 
 class Transport(Protocol):
-    """Moves messages between processes. All processes call each function, in the same order."""
+    """Moves messages between processes."""
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
-        """Send every other process its message and receive one from each.
+        """Send every other process its message and receive one from each; all processes call this.
 
         Args:
             outgoing: by destination.
             sizes: [P, P], bytes from each process to each other one, the same on all; 0 where there is no message.
 
         Raises:
-            ProcessLost, Late: naming the process and its host.
+            PeerLost: naming the process that did not answer, and its host.
         """
-
-    def most(self, number: int) -> int:
-        """The largest number, at least 0, over all processes; also a barrier. Raises as `exchange` does."""
 
 
 class Corrupted(EarlError):
     """A message does not match its checksum."""
 
 
-class ProcessLost(EarlError):
-    """A process has ended, or cannot be reached."""
-
-
-class Late(EarlError):
-    """A process is alive but did not do its part in time."""
+class PeerLost(EarlError):
+    """A process has ended, cannot be reached, or did not do its part in time."""
 
 
 def execute(plan: TransferPlan, process: int, held: Shard, transport: Transport, checksums: bool = False) -> Shard:
@@ -107,23 +96,23 @@ def execute(plan: TransferPlan, process: int, held: Shard, transport: Transport,
 
     Args:
         held: the rows of the source that the process holds.
-        checksums: verify every message; all processes repeat an exchange in which one was damaged.
+        checksums: verify every message.
 
     Raises:
-        Corrupted: on every process, when messages arrive damaged `TRIES` times.
-        ProcessLost, Late: on every process, when another one fails.
+        Corrupted: when a message arrives damaged. Other processes may not notice.
+        PeerLost: when another process fails.
     """
     target = empty(plan.target, process, plan.lengths, plan.columns)
     keep(plan, process, held, target)
     for hop in plan.hops:
-        pieces = plan.of(process, hop)
+        pieces, sizes = plan.of(process, hop), plan.sizes[hop]
         going = _by(pieces, pieces.destination, process)
         outgoing = {other: pack(own, plan.columns, target if hop else held) for other, own in going.items()}
         if checksums:
-            came = _checked(plan, process, transport, outgoing, plan.sizes[hop])
+            sealed = {other: seal(message) for other, message in outgoing.items()}
+            came = _opened(plan, process, transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0)))
         else:
-            came = transport.exchange(outgoing, plan.sizes[hop])
-            transport.most(0)
+            came = transport.exchange(outgoing, sizes)
         for other, own in _by(pieces, pieces.source, process).items():
             unpack(came[other], own, plan.columns, target)
     return target
@@ -141,20 +130,13 @@ def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> dict[int, Pi
     return {other: pieces.where(others == other) for other in elsewhere}
 
 
-def _checked(
-    plan: TransferPlan, process: int, transport: Transport, outgoing: Mapping[int, Bytes], sizes: Numbers
-) -> Mapping[int, Bytes]:
-    """Exchange until no process has received damaged messages, at most `TRIES` times."""
-    sealed = {other: seal(message) for other, message in outgoing.items()}
-    for _ in range(TRIES):
-        came = transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0))
-        damaged = [source for source, message in came.items() if not intact(message)]
-        # Encode sender and receiver as one number, so that all processes agree on one pair.
-        worst = transport.most(1 + damaged[0] * len(plan.hosts) + process if damaged else 0)
-        if not worst:
-            return {source: message[:-CHECKSUM_BYTES] for source, message in came.items()}
-    source, to = divmod(worst - 1, len(plan.hosts))
-    raise Corrupted(
-        f"what process {source} (host {plan.hosts[source]}) sent to process {to} (host {plan.hosts[to]}) arrived "
-        f"damaged {TRIES} times: its checksum differs; look at the network and the memory of both hosts"
-    )
+def _opened(plan: TransferPlan, process: int, came: Mapping[int, Bytes]) -> Mapping[int, Bytes]:
+    """Messages without their checksums. Raises Corrupted when one differs."""
+    for source, message in came.items():
+        if not intact(message):
+            raise Corrupted(
+                f"what process {source} (host {plan.hosts[source]}) sent to process {process} (host "
+                f"{plan.hosts[process]}) arrived damaged: its checksum differs; look at the network and the memory of "
+                "both hosts"
+            )
+    return {source: message[:-CHECKSUM_BYTES] for source, message in came.items()}

@@ -11,13 +11,12 @@ from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from earl.config import Config
 from earl.errors import OutOfMemory
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.memory_budget import of_memory
@@ -275,23 +274,3 @@ def ask_all(group: ActorGroup, stage: str, call: Call, members: Sequence[int] | 
     if answers.lost:
         raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
     return [answers.results[number] for number in numbers]
-
-
-class ActorOwner(Protocol):
-    """The owner of a run's actor groups, as these see it."""
-
-    def turn(self, group: ActorGroup) -> None:
-        """An actor group is about to be called: if it shares devices, free them for it."""
-
-    def keep(self, config: Config) -> None:
-        """Actors that are started later follow this recipe."""
-
-    def join_ranks(self, given: Sequence[Any]) -> None:
-        """Ranks that have left each other join under the kept layout, with the state that each gave. Raises WorkerLost
-        when one is gone."""
-
-    def failed(self, message: str) -> None:
-        """A process was lost. Raises EarlError when there were too many losses."""
-
-    def note(self, kind: str, message: str) -> None:
-        """Record an event of the run."""

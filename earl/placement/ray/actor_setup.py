@@ -17,7 +17,6 @@ from torch import distributed
 
 from earl.algorithms.registry import algorithm
 from earl.config import Config, ModelConfig
-from earl.dispatch.transports.base import Late, ProcessLost
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, opened
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
@@ -157,8 +156,6 @@ def losing_others(method: Method) -> Method:
     def called(self: Any, *arguments: Any) -> Any:
         try:
             return method(self, *arguments)
-        except (Late, ProcessLost) as error:
-            raise ConnectionError(str(error)) from None
         except RuntimeError as error:
             if any(word in str(error) for word in BROKEN):
                 raise ConnectionError("another rank is gone") from None

@@ -115,7 +115,7 @@ def _actor(kind: type, **options: Any) -> Any:
 
 
 class Coordinator:
-    """The actors of a run: a `Backend`, and the `ActorOwner` of their groups."""
+    """The actors of a run: a `Backend`, and the owner of their groups, which tell it of lost actors and of events."""
 
     def __init__(self, config: Config, group: PlacementGroup, gpus: bool, asked: Asked | None = None) -> None:
         self._notes: list[tuple[str, str]] = []
@@ -166,6 +166,7 @@ class Coordinator:
         self._notes.append((kind, message))
 
     def failed(self, message: str) -> None:
+        """A process was lost. Raises EarlError when there were too many losses."""
         self._failures += 1
         if self._failures > (most := self._config.placement.max_recoveries):
             raise EarlError(
@@ -236,6 +237,7 @@ class Coordinator:
         self._ranks.end_all()
 
     def keep(self, config: Config) -> None:
+        """Actors that are started later follow this recipe."""
         self._config = config
 
     def _start_ranks(self) -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -23,7 +23,6 @@ from earl.algorithms.loss import KlEstimator
 from earl.batch import Batch
 from earl.config import Config
 from earl.dispatch.rows import Numbers, empty
-from earl.dispatch.transports import objects
 from earl.dispatch.transports.peers import PeerTransport, join
 from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
 from earl.dispatch.weights import SentWeights, WeightManifest
@@ -37,7 +36,7 @@ from earl.errors import EarlError, OutOfMemory
 from earl.parallel.layout import Box, Layout
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, ask_all, method
 from earl.placement.ray.actor_setup import Alive, Connections, begun, joined, losing_others, sharded_learner, stage
 from earl.placement.ray.row_exchange import (
     CallResult,
@@ -51,6 +50,9 @@ from earl.placement.ray.row_exchange import (
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSource, manifest_of
 from earl.recipe import build
 from earl.rollout.pack import Estimates
+
+if TYPE_CHECKING:
+    from earl.placement.ray.coordinator import Coordinator
 
 OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
@@ -208,17 +210,11 @@ class LearnerActor(ExchangeMember, WeightServer):
         return given
 
     @stage("dispatch")
-    def exchange(
-        self, manifest: Manifest, process: int, checksums: bool, references: Mapping[int, Any] | None = None
-    ) -> CallResult:
-        """Take this rank's rows of a step from its peers, or from the object store by references. The result is the
-        costs, on the first rank alone."""
+    def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
+        """Take this rank's rows of a step from its peers. The result is the costs, on the first rank alone."""
         plan = manifest.plan()
         nothing = empty(plan.source, process, plan.lengths, plan.columns)  # it only receives
-        if references is None:
-            told = self.exchanged(plan, process, nothing, checksums)
-        else:
-            told = CallResult(result=objects.take(plan, process, references, nothing, checksums))
+        told = self.exchanged(plan, process, nothing, checksums)
         if not told.fault:
             self._rows, self._part = manifest.taken(told.result)
             told = CallResult(result=traffic(plan) if process == 0 else {})
@@ -275,7 +271,7 @@ class LearnerGroup:
     """The ranks of a learner, each with its dispatched rows; ranks of a tp or cp group have the same rows. Every method
     raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it."""
 
-    def __init__(self, group: ActorGroup, owner: ActorOwner, dispatcher: RowDispatcher) -> None:
+    def __init__(self, group: ActorGroup, owner: "Coordinator", dispatcher: RowDispatcher) -> None:
         self._group, self._owner, self._dispatcher = group, owner, dispatcher
         self.costs: Mapping[str, float] = {}
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from earl.agents.parser import parser
 from earl.algorithms.registry import algorithm
 from earl.config import Config
-from earl.dispatch.rows import Numbers, Shard
-from earl.dispatch.transports import objects
+from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.dispatch.weights import SentWeights
 from earl.engine.local import Meeting, SplitSampler
@@ -88,19 +87,12 @@ class EpisodePlayer(ExchangeMember, Alive):
     def table(self, step: int) -> RowTable:
         return self._episodes.table(step)
 
-    @stage("dispatch")
-    def offer(self, manifest: Manifest, worker: int, checksums: bool) -> dict[int, Any]:
-        """Put the last table's rows into the object store, once for each host that needs some; references by host."""
-        return objects.offer(manifest.plan(), manifest.layout.size + worker, self._shards(manifest, worker), checksums)
-
     @stage("dispatch", alone=True)
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
         """Send the rows of the last table to the ranks that need them."""
-        shards = self._shards(manifest, process - manifest.layout.size)
-        return CallResult(self.exchanged(manifest.plan(), process, shards, checksums).fault)
-
-    def _shards(self, manifest: Manifest, worker: int) -> Shard:
-        return self._episodes.shard(manifest.numbers(worker), manifest.table.columns)
+        numbers = manifest.numbers(process - manifest.layout.size)
+        shard = self._episodes.shard(numbers, manifest.table.columns)
+        return CallResult(self.exchanged(manifest.plan(), process, shard, checksums).fault)
 
     @stage("recording")
     def whole(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from earl.config import Config
 from earl.dispatch.transports.rendezvous import Rendezvous
@@ -20,12 +20,15 @@ from earl.placement import async_rollout
 from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import Players, in_order, most, share
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, method
+from earl.placement.ray.actor_group import ActorGroup, Call, Member, method
 from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable, ExchangeFailed
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSender, WeightSource
 from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrajectorySummary
+
+if TYPE_CHECKING:
+    from earl.placement.ray.coordinator import Coordinator
 
 Setup = Callable[[Any, int, Meeting | None], Any]
 
@@ -34,7 +37,7 @@ class SamplerGroup:
     """Actors that all use the same weights. A copy of the model may be split over `tp` actors: the first plays, the
     others follow. setup: makes an actor ready, given its number and the meeting of its copy."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, tp: int = 1) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", tp: int = 1) -> None:
         self.group, self._setup, self._owner = group, setup, owner
         self.loading: SamplerGroup = self  # the actors that load weights, each its own part
         self._told: dict[str, Call] = {}
@@ -194,10 +197,6 @@ class RolloutWorkers(SamplerGroup, Players):
         tables = self._tell("rows", method("table", next(iter(self._holders)).step))
         return EpisodeTable.joined(tables, LEARNED)
 
-    def offer(self, manifest: Any, checksums: bool) -> list[dict[int, Any]]:
-        """References to the rows counted last, by worker and host."""
-        return self._all("dispatch", lambda actor, worker: actor.offer.remote(manifest, worker, checksums))
-
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
         found = self._fetch(self._holders)
         return [found[ticket] for ticket in self._holders]
@@ -248,7 +247,7 @@ class Environments(RolloutWorkers):
     """Rollout fragments without samplers: they call those of another team, which has the weights. A sampler that is
     lost during rollout is replaced, and unanswered prompts are sent again."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, samplers: SamplerGroup) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", samplers: SamplerGroup) -> None:
         super().__init__(group, setup, owner)
         self.loading = samplers
         group.meanwhile = self._see_to_samplers
@@ -291,7 +290,7 @@ class EngineWorkers(RolloutWorkers):
         self,
         group: ActorGroup,
         setup: Setup,
-        owner: ActorOwner,
+        owner: "Coordinator",
         change: Callable[[int, int], None],
         sender: WeightSender | None,
     ) -> None:
@@ -333,7 +332,7 @@ ASK_SECONDS = 1.0
 class AheadWorkers(RolloutWorkers):
     """Rollout workers whose episodes go on while the learner learns; `Ahead` decides when they start."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: ActorOwner, config: Config) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", config: Config) -> None:
         self._config = config
         first, rollout, staleness = config.warm_start.steps + 1, config.rollout, config.placement.max_staleness
         self._ahead = Ahead(first, config.total_steps, rollout.prompts, staleness)

@@ -1,8 +1,7 @@
 """The Data Dispatcher of a cluster: rows go from the workers that played them to the learner ranks.
 
 Workers count their rows; the driver balances them and makes a manifest, from which every process makes the same plan.
-Rows then go by peers, from process to process in one group, or through Ray's object store (workers offer, ranks take).
-The driver sees counts and references, never a token.
+Rows then go from process to process in one group. The driver sees counts, never a token.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +17,19 @@ from earl.batch import Rows, offsets_of
 from earl.config import PlacementConfig
 from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
-from earl.dispatch.transports.base import Corrupted, Transport, execute
-from earl.dispatch.transports.objects import references_for
+from earl.dispatch.transports.base import execute
+from earl.dispatch.transports.peers import PeerTransport, join
 from earl.dispatch.transports.rendezvous import Rendezvous, reached
 from earl.engine.learner import RowShare, minibatches, order_of
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shifted
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, ActorOwner, Call, Member, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, Call, Member, ask_all, method
 from earl.placement.ray.memory_budget import of_memory
 
 if TYPE_CHECKING:
+    from earl.placement.ray.coordinator import Coordinator
     from earl.placement.ray.rollout_workers import RolloutWorkers
 
 
@@ -44,30 +44,22 @@ class CallResult:
 class ExchangeMember:
     """An actor that is one process of an exchange group."""
 
-    _transport: Transport | None = None
-    _close_group: Callable[[], None] | None = None
+    _transport: PeerTransport | None = None
 
     def depart(self) -> None:
-        if self._close_group:
-            self._close_group()
-        self._transport = self._close_group = None
+        if self._transport:
+            self._transport.close()
+        self._transport = None
 
     def enter(self, where: Rendezvous, process: int, hosts: Counts, seconds: float, device: str) -> CallResult:
         """Join the others; see `join`."""
-        from earl.dispatch.transports.peers import join
-        from earl.dispatch.transports.shared import Shared
-
         self.depart()
-        try:
-            address = ray.util.get_node_ip_address()
-            self._store = reached(where)
-            peers = join(self._store, process, hosts.astype(np.int64), address, seconds, torch.device(device))
-            self._close_group = peers.close
-            near = len(np.unique(hosts)) < len(hosts)
-            self._transport = Shared(peers, process, hosts.astype(np.int64)) if near else peers
-            return CallResult()
-        except (EarlError, RuntimeError) as error:
-            return CallResult(_line(error))
+
+        def joined() -> None:
+            self._store, address = reached(where), ray.util.get_node_ip_address()
+            self._transport = join(self._store, process, hosts.astype(np.int64), address, seconds, torch.device(device))
+
+        return told(joined)
 
     def exchanged(self, through: TransferPlan, process: int, held: Shard, checksums: bool) -> CallResult:
         """Carry out a plan with the others; the result is this process's rows."""
@@ -75,10 +67,10 @@ class ExchangeMember:
         try:
             return CallResult(result=execute(through, process, held, self._transport, checksums))
         except (EarlError, RuntimeError, MemoryError) as error:
-            if not of_memory(error):
-                return CallResult(_line(error))
             self.depart()  # the others need not wait for this process
-            raise
+            if of_memory(error):
+                raise
+            return CallResult(_line(error))
 
 
 def _line(error: Exception) -> str:
@@ -172,7 +164,7 @@ def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Co
 
 STAGE = "dispatch"
 TRIES = 3
-"""How often a step's rows are sent at most, unless a learner rank is lost."""
+"""How often a step's rows, or a message of weights that arrives damaged, are sent at most."""
 MESSAGE_HEARTBEATS = 6
 """Heartbeats that a message between peers may take; a dead process is noticed within one."""
 
@@ -185,7 +177,7 @@ class ExchangeFailed(EarlError):
 class RowDispatcher:
     """Sends rows from the workers that played them to the learner ranks.
 
-    By peers, all row holders and learner ranks form one torch.distributed group, kept from step to step and remade when
+    All row holders and learner ranks form one torch.distributed group, kept from step to step and remade when
     a member was replaced. The driver calls `enter`, then `exchange` with the manifest, on all members at once. A lost
     member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
     """
@@ -195,45 +187,29 @@ class RowDispatcher:
     layout: Layout  # current one of the ranks for rows; see `rows_of`
     work: Work  # cost model of a row
     settings: PlacementConfig
-    owner: ActorOwner
+    owner: "Coordinator"
     _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
         """Send all rows of a step; returns the costs by metric name. seed, minibatches: of the update. Raises
         WorkerLost when a rank is gone, or the rows do not arrive in `TRIES` attempts."""
         part = shares(table, self.work, self.layout.dp, seed, minibatches)
-        for attempt in range(TRIES):
+        for _ in range(TRIES):
             try:
-                hosts = hosts_of([*self.ranks.members, *self.workers.members])
-                return self._sent(Manifest(table, part, self.layout, hosts), attempt)
-            except (ExchangeFailed, Corrupted) as error:
+                return self._sent(table, part)
+            except ExchangeFailed as error:
                 self.owner.note("dispatch", f"{error}: sent again")
                 fault = error
         raise WorkerLost(f"{fault}; this was tried {TRIES} times")
 
-    def _sent(self, manifest: Manifest, attempt: int) -> Mapping[str, float]:
-        """By peers unless the recipe says otherwise; `auto` falls back to objects."""
-        kind = self.settings.transport
-        by_peers = kind == "peers" or (kind == "auto" and not attempt)
-        if by_peers:
-            self._join(manifest.hosts)
-        known, checksums = ray.put(manifest), self.settings.checksums
-        if by_peers:
-            costs = self._together(lambda actor, process: actor.exchange.remote(known, process, checksums))
-        else:
-            costs = self._by_objects(manifest.hosts, known)
-        return {**costs, "dispatch/peers": float(by_peers)}
-
-    def _by_objects(self, hosts: Counts, known: Any) -> Mapping[str, float]:
-        checksums, first = self.settings.checksums, self.layout.size
-        offered = self.workers.offer(known, checksums)
-        by_source = {first + worker: references for worker, references in enumerate(offered)}
-        own = [references_for(hosts, rank, by_source) for rank in range(first)]
-        self.owner.turn(self.ranks)
-        told: list[CallResult] = ask_all(
-            self.ranks, STAGE, lambda actor, rank: actor.exchange.remote(known, rank, checksums, own[rank])
+    def _sent(self, table: EpisodeTable, part: Counts) -> Mapping[str, float]:
+        hosts, checksums = hosts_of([*self.ranks.members, *self.workers.members]), self.settings.checksums
+        self._join(hosts)
+        known = ray.put(Manifest(table, part, self.layout, hosts))
+        costs: Mapping[str, float] = self._together(
+            lambda actor, process: actor.exchange.remote(known, process, checksums)
         )
-        return told[0].result or {}
+        return costs
 
     def _join(self, hosts: Counts) -> None:
         """Make the group, unless it exists. hosts: [P], of each process."""

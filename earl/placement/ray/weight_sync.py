@@ -20,14 +20,14 @@ import ray
 import torch
 from torch import Tensor
 
-from earl.dispatch.transports.base import CHECKSUM_BYTES, TRIES, Bytes, Corrupted, intact, seal
+from earl.dispatch.transports.base import CHECKSUM_BYTES, Bytes, Corrupted, intact, seal
 from earl.dispatch.weights import BUCKET_BYTES, SentWeights, Weight, WeightManifest, WeightPiece, holders, pack
 from earl.engine.sampler import Probe
 from earl.engine.train_state import HeldTensors
 from earl.parallel.layout import Axis, Box, whole
 from earl.placement.ray.actor_group import ActorGroup, Call, ask_all, method
 from earl.placement.ray.memory_budget import aside
-from earl.placement.ray.row_exchange import MESSAGE_HEARTBEATS, CallResult, ExchangeFailed, hosts_of
+from earl.placement.ray.row_exchange import MESSAGE_HEARTBEATS, TRIES, CallResult, ExchangeFailed, hosts_of
 
 SOON_SECONDS, LATER_SECONDS = 0.001, 0.05
 """Interval of asking whether a bucket may be read: at first, and at most."""

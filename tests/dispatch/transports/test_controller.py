@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import given, settings
 
+from earl.benchmarks.dispatch import gather_and_scatter
 from earl.dispatch.plan import plan
 from earl.dispatch.rows import columns, spread
-from earl.dispatch.transports.controller import gather_and_scatter
 from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers
 

@@ -1,7 +1,7 @@
 """A trace against processes that really compute: live tensors and exchanged bytes, counted alike.
 
 The processes of a case are joined by gloo and hold real tensors; the trace of a rank has neither. Each case
-(trace.toml) is eight processes.
+(traced_processes.toml) is eight processes.
 """
 
 import os
@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from earl.benchmarks.layouts import free_port, model_config
-from earl.benchmarks.processes import Seat
-from earl.benchmarks.processes import run as run_processes
+from earl.benchmarks.processes import Seat, run
 from earl.config import Config
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.trace import recorded, traced
@@ -25,22 +24,12 @@ from earl.recipe import build, load_toml
 CASES = load_toml(Path(__file__).with_suffix(".toml"))
 
 
-def run(only: str | None = None) -> dict[str, Any]:
-    """Trace and measure each case. For the result see `earl bench trace --help`."""
-    rows = [row for case in CASES["cases"] if only is None or only in case["name"] for row in rows_of(case)]
-    return {
-        "rows": rows,
-        "peak_error": max(abs(row["peak_error"]) for row in rows),
-        "exchange_error": max(abs(row["exchange_error"]) for row in rows),
-    }
-
-
 def rows_of(case: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each stage: peak and exchanged bytes of the rank that was the fullest, beside its trace."""
     model, layout = {**CASES["model"], **case.get("model", {})}, Layout(*case["layout"])
     config = build({"env": {"name": "any"}, **{key: case.get(key, {}) for key in ("learner", "algorithm")}})
     job = TraceJob(layout, case["row_tokens"], config.learner.micro_batch_tokens)
-    measured = run_processes(None, (0,) * layout.size, _rank, model, config, job, free_port())
+    measured = run(None, (0,) * layout.size, _rank, model, config, job, free_port())
     trace_of = lru_cache(lambda rank: traced(model_config(model), config, replace(job, rank=rank)))
     fullest = [max(stages, key=lambda own: own[1].peak_bytes) for stages in zip(*map(_numbered, measured), strict=True)]
     return [_row(case["name"], stage, trace_of(rank).stage(stage.stage)) for rank, stage in fullest]
