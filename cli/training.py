@@ -194,8 +194,14 @@ def continued(
         )
     before, root = build(folder.recipe()), folder.path.parent
     in_env(folder, before, env)
-    if summarize(folder).state == "finished" and not more:
+    ended = summarize(folder)
+    if ended.state == "finished" and not more:
         return TrainingJob(before, root, None, folder=folder)
+    if ended.state == "finished" and ended.step < before.total_steps:
+        raise EarlError(
+            f"--steps +{more} would add nothing: {folder.name!r} ended at step {ended.step} of {before.total_steps}, "
+            f"as its weights lose to no reply (evaluate.patience = {before.evaluate.patience}); start a new run without it"
+        )
     config = elsewhere(folder.recipe(), where, assignments)
     config = config.changed(run={"steps": before.run.steps + more})
     preflight.check_address(config, names_address(where, assignments))

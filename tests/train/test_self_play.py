@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from earl import trainer
+from earl.cli.training import continued
+from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.placement.pipeline import StepPipeline
 from earl.preflight import preflight
@@ -150,6 +152,8 @@ def test_patience_ends_a_run_that_loses_to_no_reply(tiny, new_run, carry_on, los
     assert (progress.step, progress.best_step, progress.finished) == (5, 1, True)
     with Store(folder.database, read_only=True) as store:
         assert "none won more" in next(event.message for event in store.events() if event.kind == "finish")
+    with pytest.raises(EarlError, match="ended at step 5 of 12, as its weights lose to no reply"):
+        continued(folder.path.parent, folder.name, None, [], {}, [], dry=True, more=3)
 
 
 def test_patience_waits_while_a_reply_wins(tiny, new_run, carry_on, lost):
