@@ -200,7 +200,8 @@ def continued(
     if ended.state == "finished" and ended.step < before.total_steps:
         raise EarlError(
             f"--steps +{more} would add nothing: {folder.name!r} ended at step {ended.step} of {before.total_steps}, "
-            f"as its weights lose to no reply (evaluate.patience = {before.evaluate.patience}); start a new run without it"
+            f"as its weights lose to no reply (evaluate.patience = {before.evaluate.patience}); start a new run "
+            "without it"
         )
     config = elsewhere(folder.recipe(), where, assignments)
     config = config.changed(run={"steps": before.run.steps + more})
