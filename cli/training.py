@@ -201,7 +201,7 @@ def continued(
         raise EarlError(
             f"--steps +{more} would add nothing: {folder.name!r} ended at step {ended.step} of {before.total_steps}, "
             f"as its weights lose to no reply (evaluate.patience = {before.evaluate.patience}); start a new run "
-            "without it"
+            "with 0"
         )
     config = elsewhere(folder.recipe(), where, assignments)
     config = config.changed(run={"steps": before.run.steps + more})

@@ -53,9 +53,9 @@ class EvaluateConfig(Section):
     """An alarm when the mean fraction of lost games is so much above that of the best weights; absent: none."""
     return_to_best: bool = False
     """At that alarm, go on from the best weights."""
-    patience: int | None = Field(None, ge=1)
+    patience: int = Field(0, ge=0)
     """End the run early, once the best weights lose to no reply (`exact`, against `any`) and so many evaluations after
-    them found none that win more; absent: all steps are run."""
+    them found none that win more; 0: run all steps."""
 
 
 class RunConfig(Section):
@@ -614,7 +614,7 @@ class Config(Section):
             raise ValueError(
                 f"evaluate.patience = {met.patience} ends a run whose weights lose to no reply, which only "
                 "evaluate.exact = true with 'any' among evaluate.opponents decides, for one environment; set both, or "
-                "leave it out"
+                "evaluate.patience to 0"
             )
         return self
 
