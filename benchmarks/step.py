@@ -19,7 +19,8 @@ from earl.config import Config
 from earl.envs import registry
 from earl.runs.store import read_numbers
 
-SHORT = ["evaluate.exact=false", "evaluate.episodes=1", "evaluate.final_episodes=1", "warm_start.steps=10"]
+SAMPLED = ["evaluate.patience=0", "evaluate.exact=false", "evaluate.episodes=1", "evaluate.final_episodes=1"]
+SHORT = [*SAMPLED, "warm_start.steps=10"]
 Steps = list[dict[str, float]]
 """Seconds by stage of every step."""
 

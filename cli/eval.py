@@ -45,7 +45,8 @@ def command(
     if not opponents:
         opponents = (evaluation.ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
-    measured = [evaluation.evaluated(judge.world, judge.sampler, match, seed) for match in planned]
+    trees: evaluation.Trees = {}
+    measured = [evaluation.evaluated(judge.world, judge.sampler, match, seed, trees) for match in planned]
     if proof is not None:
         proof.write_text(evaluation.proof([played for _, played in measured]), encoding="utf-8")
     results = [result for result, _ in measured]

@@ -54,17 +54,40 @@ def _distinct(result: MatchResult) -> dict[str, Any]:
 
 def match_tables(results: Sequence[MatchResult]) -> list["Table"]:
     """What the games came to, with intervals; how they were played."""
-    task = all(not result.opponent for result in results)
-    listed = [result for seats in by_opponent(results).values() for result in seats]
-    head = ("task",) if task else ("opponent", "seat")
-    players = [(one_line(r.env),) if task else (one_line(r.opponent), SEATS[r.seat]) for r in listed]
+    task, listed = _is_task(results), _listed(results)
     named = ("win", "loss") if task else OUTCOMES
     titles = ("solved", "loss") if task else named
     shares = [[_share(result, name) for name in named] for result in listed]
-    rows = [(*who, *cells, _measured(result, task)) for who, cells, result in zip(players, shares, listed, strict=True)]
-    how = [(*who, *(_told(r, name) for name in HOW)) for who, r in zip(players, listed, strict=True)]
-    drawn = table((*head, *titles, "measured"), rows, right=titles), table((*head, *HOW.values()), how, HOW.values())
-    return [*drawn]
+    rows = [(*_who(r, task), *cells, _measured(r, task)) for r, cells in zip(listed, shares, strict=True)]
+    how = [(*_who(r, task), *(_told(r, name) for name in HOW)) for r in listed]
+    drawn = table((*_head(task), *titles, "measured"), rows, right=titles)
+    return [drawn, table((*_head(task), *HOW.values()), how, HOW.values())]
+
+
+def gain_tables(imitated: Sequence[MatchResult], results: Sequence[MatchResult]) -> list["Table"]:
+    """What imitation gave beside what reinforcement learning made of it; none without an evaluation after imitation."""
+    task, before = _is_task(results), {(result.opponent, result.seat): result for result in imitated}
+    pairs = [(old, new) for new in _listed(results) if (old := before.get((new.opponent, new.seat)))]
+    won = "solved" if task else "win"
+    titles = [f"{what} after {stage}" for what in (won, "loss") for stage in ("imitation", "RL")]
+    rows = [(*_who(pair[1], task), *(_share(one, name) for name in ("win", "loss") for one in pair)) for pair in pairs]
+    return [table((*_head(task), *titles), rows, right=titles)] if pairs else []
+
+
+def _is_task(results: Sequence[MatchResult]) -> bool:
+    return all(not result.opponent for result in results)
+
+
+def _listed(results: Sequence[MatchResult]) -> list[MatchResult]:
+    return [result for seats in by_opponent(results).values() for result in seats]
+
+
+def _head(task: bool) -> tuple[str, ...]:
+    return ("task",) if task else ("opponent", "seat")
+
+
+def _who(result: MatchResult, task: bool) -> tuple[str, ...]:
+    return (one_line(result.env),) if task else (one_line(result.opponent), SEATS[result.seat])
 
 
 def _share(result: MatchResult, name: str) -> str:

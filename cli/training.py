@@ -16,7 +16,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from earl import preflight, reports, trainer
-from earl.cli.match_tables import as_objects, in_short, match_tables
+from earl.cli.match_tables import as_objects, gain_tables, in_short, match_tables
 from earl.cli.options import print_json
 from earl.cli.players import in_env, need_run
 from earl.cli.recipes import differences, elsewhere, names_address
@@ -180,8 +180,15 @@ def continued(
         )
     before, root = build(folder.recipe()), folder.path.parent
     in_env(folder, before, env)
-    if summarize(folder).state == "finished" and not more:
+    ended = summarize(folder)
+    if ended.state == "finished" and not more:
         return TrainingJob(before, root, None, folder=folder)
+    if ended.state == "finished" and ended.step < before.total_steps:
+        raise EarlError(
+            f"--steps +{more} would add nothing: {folder.name!r} ended at step {ended.step} of {before.total_steps}, "
+            f"as its weights lose to no reply (evaluate.patience = {before.evaluate.patience}); start a new run "
+            "with 0"
+        )
     config = elsewhere(folder.recipe(), where, assignments)
     config = config.changed(run={"steps": before.run.steps + more})
     preflight.check_address(config, names_address(where, assignments))
@@ -209,13 +216,14 @@ def show(job: TrainingJob, as_json: bool, verbose: bool, settled: Sequence[tuple
 
 def _is_finished(job: TrainingJob) -> str:
     assert job.folder is not None
-    return clean(f"run {job.folder.name!r} is finished: all its {job.config.total_steps} steps are done")
+    step = summarize(job.folder).step
+    return clean(f"run {job.folder.name!r} is finished, after {step} of {job.config.total_steps} steps")
 
 
 # Progress: a bar on a terminal, else a line per evaluation; lines are also written to log.txt.
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
-SAID = ("limit", "forecast", "profile", "skipped", "idle", "fault", "guard")
+SAID = ("limit", "forecast", "profile", "skipped", "idle", "fault", "guard", "finish")
 """Kinds of events that are printed at once; others are printed elsewhere, or are only in the report."""
 
 
@@ -336,12 +344,12 @@ def _unbegun(folder: RunFolder) -> bool:
 def conclude(folder: RunFolder, as_json: bool) -> None:
     """Write the report, and print the last evaluation."""
     path, summary = reports.write(folder), summarize(folder)
-    results = [match.result for match in summary.matches]
+    results, imitated = ([match.result for match in some] for some in (summary.matches, summary.imitated))
     if as_json:
         where = {"run": folder.name, "path": str(folder.path), "report": str(path), "steps": summary.step}
-        print_json({**where, "evaluation": as_objects(results)})
+        print_json({**where, "evaluation": as_objects(results), "after_imitation": as_objects(imitated)})
         return
-    for drawn in match_tables(results):
+    for drawn in [*match_tables(results), *gain_tables(imitated, results)]:
         console().print(drawn)
     click.echo(clean(path))
 

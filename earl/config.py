@@ -53,6 +53,9 @@ class EvaluateConfig(Section):
     """An alarm when the mean fraction of lost games is so much above that of the best weights; absent: none."""
     return_to_best: bool = False
     """At that alarm, go on from the best weights."""
+    patience: int = Field(0, ge=0)
+    """End the run early, once the best weights lose to no reply (`exact`, against `any`) and so many evaluations after
+    them found none that win more; 0: run all steps."""
 
 
 class RunConfig(Section):
@@ -599,6 +602,17 @@ class Config(Section):
                     f"tools.at_once.{name} = {most} is less than the {self.run.processes} of run.processes, which "
                     f"share it; set run.processes to {most}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _patience_can_be_decided(self) -> "Config":
+        met = self.evaluate
+        if met.patience and not (met.exact and "any" in met.opponents and not self.env.others):
+            raise ValueError(
+                f"evaluate.patience = {met.patience} ends a run whose weights lose to no reply, which only "
+                "evaluate.exact = true with 'any' among evaluate.opponents decides, for one environment; set both, or "
+                "evaluate.patience to 0"
+            )
         return self
 
     @property

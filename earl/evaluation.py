@@ -73,22 +73,29 @@ def matches(
 def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
     """Play one match; episodes that end by a fault count as lost. In one of the run's other environments, the result's
     opponent begins with its name. Raises EarlError when a tree has more than MAX_LEAVES leaves."""
-    return evaluated(world, sampler, match, seed)[0]
+    return evaluated(world, sampler, match, seed, {})[0]
+
+
+Tree = tuple[list[Episode], list[float]]
+"""Every leaf of the tree of an opponent's replies, with its probability."""
+Trees = dict[tuple[str, int], Tree]
+"""By environment and seat, those in which every legal reply is made: `random` and ANY have the same leaves."""
 
 
 def evaluated(
-    world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0
+    world: EpisodeFactory, sampler: Completes, match: Match, seed: int, trees: Trees
 ) -> tuple[MatchResult, list[Episode]]:
-    """As `evaluate`; also the episodes."""
+    """As `evaluate`; also the episodes. trees: of the same policy, those that earlier matches have enumerated."""
     own, weights = world.of(match.env), None
     if match.exact:
-        episodes, weights = _enumerate(own, sampler, match)
+        episodes, chances = _tree(own, sampler, match, trees)
+        weights = None if match.opponent == ANY else chances
     else:
         episodes = _sample(own, sampler, match, seed)
     played = [episode.trajectory() for episode in episodes]
     result = match_results(played, weights, match.exact)[0]
     result = replace(result, **_of_distinct(episodes, played), **_of_moves(episodes, weights))
-    told = result.opponent if own is world else f"{match.env} {match.opponent}".strip()
+    told = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
     return replace(result, opponent=told), episodes
 
 
@@ -224,9 +231,16 @@ class Script:
         return choices[choice][0]
 
 
-def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple[list[Episode], list[float]]:
-    """Every leaf of the tree of the opponent's replies, with its probability; for ANY, all leaves weigh the same."""
-    player = scripted_player("random" if match.opponent == ANY else match.opponent, world.env)
+def _tree(world: EpisodeFactory, sampler: Completes, match: Match, trees: Trees) -> Tree:
+    if match.opponent not in (ANY, "random"):
+        return _enumerate(world, sampler, match)
+    if (key := (world.env, match.seat)) not in trees:
+        trees[key] = _enumerate(world, sampler, replace(match, opponent="random"))
+    return trees[key]
+
+
+def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> Tree:
+    player = scripted_player(match.opponent, world.env)
     if not isinstance(player, Player):
         raise EarlError(f"the replies of an opponent in {world.env} cannot be listed; leave out --exact to sample")
     task = Task(world.env, 0, match.seat, match.opponent)
@@ -239,7 +253,7 @@ def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> tuple
         episodes = [world.episode(task, 0, i, opponent) for i, opponent in enumerate(scripts)]
         play(episodes, sampler)
         played += episodes
-        weights += [1.0 if match.opponent == ANY else script.weight for script in scripts]
+        weights += [script.weight for script in scripts]
         pending += [other for script in scripts for other in script.others]
         if len(played) + len(pending) > MAX_LEAVES:
             raise EarlError(

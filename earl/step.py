@@ -100,6 +100,14 @@ def due(step: int, every: int, last: int) -> bool:
     return step % every == 0 or step == last
 
 
+def done(config: Config, progress: Progress) -> bool:
+    """Whether no step is left: all were run, or the best weights lose to no reply and the recipe's patience is over."""
+    patience, unbeaten = config.evaluate.patience, progress.best[0] == 0
+    waited = progress.step - max(progress.best_step, config.warm_start.steps)
+    early = patience and unbeaten and waited >= patience * config.evaluate.every
+    return bool(early) or progress.step >= config.total_steps
+
+
 MOST_SKIPPED = 3
 """Consecutive steps without an update after which the run fails."""
 

@@ -34,7 +34,7 @@ from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import NEVER, OpenRun, Progress, StepRecord, due, phase_of, step_of, tell
+from earl.step import NEVER, OpenRun, Progress, StepRecord, done, due, phase_of, step_of, tell
 from earl.stopping import StopRequest, stopping_on_signals
 
 
@@ -50,7 +50,7 @@ def train(
         while progress is None or not progress.finished:
             try:
                 progress = progress or _begin(run, peers.size)
-                if progress.step < config.total_steps and peers.agree(stop.raised):
+                if not done(config, progress) and peers.agree(stop.raised):
                     run.checkpoint(progress)
                     journal.settle()
                     journal.event(progress.step, "stop", "stopped by request; continue with --resume")
@@ -81,7 +81,7 @@ def _begin(run: OpenRun, processes: int) -> Progress:
 
 def _advance(run: OpenRun, progress: Progress, peers: Peers) -> None:
     """Run the next step; after the last, finish."""
-    if progress.step < run.config.total_steps:
+    if not done(run.config, progress):
         if progress.collapsed:
             _return_to_best(run, progress, peers)
         progress.step += 1
@@ -119,7 +119,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     # Numbers before the checkpoint: a kill in between repeats the step instead of losing its numbers.
     phase = phase_of(config, step)
     journal.step(step, metrics, clock, results, phase, record.contexts)
-    if better or step == 0 or due(step, config.run.checkpoint_every, config.total_steps):
+    if better or step == 0 or done(config, progress) or due(step, config.run.checkpoint_every, config.total_steps):
         progress.saved = step
         progress.enlist(config.pool_size)
         with clock("checkpoint"):
@@ -167,7 +167,9 @@ def _finish(run: OpenRun, progress: Progress) -> None:
     _sync(run, step)
     results = _evaluated(run, progress.step, final=True)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
-    run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}")
+    early = progress.step < run.config.total_steps
+    why = f" of {progress.step}, after which none won more: they lose to no reply (evaluate.patience)" if early else ""
+    run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}{why}")
     if step == 0:
         run.journal.event(
             progress.step,

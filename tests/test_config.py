@@ -185,6 +185,13 @@ def test_settings_that_would_have_no_effect_are_refused():
     assert "has no use beside history = 'full'" in refused({"agent": {"summary_tokens": 8}})
 
 
+def test_patience_is_refused_where_nothing_proves_that_no_reply_wins():
+    proves = {"patience": 2, "exact": True, "opponents": ["any", "random"]}
+    assert build({"env": {"name": "tictactoe"}, "evaluate": proves}).evaluate.patience == 2
+    for fault in ({"exact": False}, {"opponents": ["random"]}):
+        assert "which only evaluate.exact = true with 'any'" in refused({"evaluate": {**proves, **fault}})
+
+
 def test_an_automatic_limit_begins_somewhere():
     def first(**context):
         return build({"env": {"name": "tictactoe"}, "context": context}).context.first_limit

@@ -211,7 +211,7 @@ def test_a_forfeit_is_told_apart(world, chat):
 
 def prove(world, chat, choose):
     planned = matches(world, [ANY], exact=True, episodes=1)
-    return evaluation.proof([evaluation.evaluated(world, Table(chat, choose), match)[1] for match in planned])
+    return evaluation.proof([evaluation.evaluated(world, Table(chat, choose), match, 0, {})[1] for match in planned])
 
 
 def checked(path, text):

@@ -286,7 +286,8 @@ class RolloutFragment:
         return pack(played, labels), order
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
-        return [evaluation.evaluate(self.world, Greedy(with_opponents(self.sampler)), match) for match in matches]
+        sampler, trees = Greedy(with_opponents(self.sampler)), evaluation.Trees()
+        return [evaluation.evaluated(self.world, sampler, match, 0, trees)[0] for match in matches]
 
     def limit(self, tokens: int) -> None:
         self.world = limited(self.world, tokens)

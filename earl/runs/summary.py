@@ -23,6 +23,7 @@ class Summary:
     step: int  # the last step with numbers
     state: str  # "finished", "running" or "stopped"; a killed run is stopped
     matches: tuple[RecordedMatch, ...]  # the last evaluation; that of the best weights once the run is finished
+    imitated: tuple[RecordedMatch, ...]  # the evaluation after the warm start
     changed: float  # last change of the numbers or the recipe; seconds since the epoch
     started: float | None  # the time of its first event; None before it
 
@@ -35,7 +36,9 @@ def summarize(folder: RunFolder) -> Summary:
         with Store(folder.database, read_only=True) as store:
             step, matches, events = store.last_step() or 0, store.matches(), store.events()
     state = state_of(folder, matches)
-    return Summary(config, step, state, tuple(last_evaluation(matches)), changed(folder), started(events))
+    last, warm = tuple(last_evaluation(matches)), config.warm_start.steps
+    imitated = tuple(match for match in matches if warm and match.step == warm)
+    return Summary(config, step, state, last, imitated, changed(folder), started(events))
 
 
 def started(events: Sequence[Event]) -> float | None:

@@ -12,6 +12,7 @@ from tests.cli.hub import Hub
 NAME = "tiny-lab/tiny-chat"
 LINE = [
     *("train", "tictactoe", "--steps", 1, "--seed", 3, "--set", "rollout.episodes=4", "--set", "rollout.group_size=2"),
+    *("--set", "evaluate.patience=0"),
     *("--set", "evaluate.opponents=['random']", "--set", "evaluate.exact=false", "--set", "evaluate.episodes=1"),
     *("--set", "evaluate.final_episodes=1", "--set", "run.processes=1", "--set", "agent.max_turn_tokens=6"),
 ]

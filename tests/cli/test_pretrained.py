@@ -14,6 +14,7 @@ from earl.runs.store import Store
 
 SMALL = [
     *("--steps", "2", "--seed", "3", "--set", "rollout.episodes=8", "--set", "rollout.group_size=2"),
+    *("--set", "evaluate.patience=0"),
     *("--set", "evaluate.opponents=['random']", "--set", "evaluate.exact=false", "--set", "evaluate.episodes=2"),
     *("--set", "evaluate.final_episodes=2", "--set", "run.processes=1", "--set", "agent.max_turn_tokens=6"),
 ]

@@ -26,6 +26,7 @@ def test_a_run_from_start_to_end(earl, tiny: Path, tmp_path: Path, everything) -
     assert said.out.splitlines()[-1] == str(folder.report)
     assert "opponent   seat" in said.out
     assert "6 games" in said.out
+    assert "loss after imitation" in said.out
     for line in (
         "tictactoe: 4 prompts x 2 = 8 episodes per step; 1 step of imitation, then 2 steps of grpo",
         "a new model of 5,248 parameters, 1 process; opponents: random 50%, perfect 50%",
@@ -44,7 +45,7 @@ def test_a_run_from_start_to_end(earl, tiny: Path, tmp_path: Path, everything) -
 def test_json_is_one_object(trained: Path, earl) -> None:
     said = earl("train", "--resume", trained, "--json")
     assert said.code == 0
-    assert set(said.json) == {"run", "path", "report", "steps", "evaluation"}
+    assert set(said.json) == {"run", "path", "report", "steps", "evaluation", "after_imitation"}
     assert (said.json["run"], said.json["path"], said.json["steps"]) == ("done", str(trained), 3)
     assert [entry["opponent"] for entry in said.json["evaluation"]] == ["perfect", "random"]
     assert Path(said.json["report"]).is_file()
@@ -61,7 +62,7 @@ def test_resuming_a_finished_run_writes_the_report_and_nothing_else(earl, traine
     (trained / "report.html").unlink()
     said = earl("train", "--resume", "done", "--runs", trained.parent)
     assert (said.code, said.out.splitlines()[-1]) == (0, str(trained / "report.html"))
-    assert said.err == "run 'done' is finished: all its 3 steps are done\n"
+    assert said.err == "run 'done' is finished, after 3 of 3 steps\n"
     assert (weights.stat().st_mtime_ns, (trained / "log.txt").read_text()) == before
 
 
@@ -113,7 +114,7 @@ def test_a_dry_run_says_the_plan_and_writes_nothing(
 
 
 def test_a_dry_run_of_a_finished_run(earl, trained: Path) -> None:
-    assert earl("train", "--resume", trained, "--dry-run").out == "run 'done' is finished: all its 3 steps are done\n"
+    assert earl("train", "--resume", trained, "--dry-run").out == "run 'done' is finished, after 3 of 3 steps\n"
 
 
 def test_the_last_word_is_that_of_set(earl, tiny: Path, tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_finished_run_is_given_more_steps(earl, tiny: Path, tmp_path: Path) ->
     assert "warning:" not in said.err
     assert earl("runs", "--runs", tmp_path, "--json").json[0]["step"] == 6  # one of imitation, two and three more
     assert earl("audit", "a", "--runs", tmp_path).code == 0
-    assert earl("train", "--resume", "a", "--runs", tmp_path).err.startswith("run 'a' is finished: all its 6 steps")
+    assert earl("train", "--resume", "a", "--runs", tmp_path).err.startswith("run 'a' is finished, after 6 of 6 steps")
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,12 @@ def test_a_model_that_is_not_here_is_named_and_nobody_is_asked(path, said):
 def test_a_run_against_a_model(folder, tmp_path, env):
     pytest.importorskip("pyspiel")
     name = f"model:{folder}"
-    own = [f"env.opponents={{'{name}' = 1.0}}", f"evaluate.opponents=['{name}']", "evaluate.exact=false"]
+    own = [
+        f"env.opponents={{'{name}' = 1.0}}",
+        f"evaluate.opponents=['{name}']",
+        "evaluate.exact=false",
+        "evaluate.patience=0",
+    ]
     own += ["rollout.episodes=8", "rollout.group_size=4", "evaluate.episodes=2", "evaluate.final_episodes=2"]
     own += ["run.processes=2", "warm_start.steps=0", "run.keep_trajectories_every=1"]
     line = ["train", env, "--model", str(folder), "--steps", "2", "--runs", str(tmp_path), "--name", "a"]

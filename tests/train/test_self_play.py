@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from earl import trainer
+from earl.cli.training import continued
+from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.placement.pipeline import StepPipeline
 from earl.preflight import preflight
@@ -137,3 +139,24 @@ def test_without_the_setting_there_is_no_alarm(tiny, new_run, carry_on, lost):
     folder = new_run(config)
     carry_on(folder, config)
     assert alarms(folder) == []
+
+
+def test_patience_ends_a_run_that_loses_to_no_reply(tiny, new_run, carry_on, lost, stopping):
+    # Unbeaten from step 1 on, with all games won: after the 3 steps of imitation two evaluations find none better.
+    lost(0.9, 0.0)
+    config = tiny(evaluate={"every": 1, "opponents": ["any"], "exact": True, "patience": 2}, run={"steps": 9})
+    folder = new_run(config)
+    with pytest.raises(BrokenPipeError):
+        carry_on(folder, config, stopping(4, break_off=True))
+    progress = carry_on(folder, config)
+    assert (progress.step, progress.best_step, progress.finished) == (5, 1, True)
+    with Store(folder.database, read_only=True) as store:
+        assert "none won more" in next(event.message for event in store.events() if event.kind == "finish")
+    with pytest.raises(EarlError, match="ended at step 5 of 12, as its weights lose to no reply"):
+        continued(folder.path.parent, folder.name, None, [], {}, [], dry=True, more=3)
+
+
+def test_patience_waits_while_a_reply_wins(tiny, new_run, carry_on, lost):
+    lost(0.9, 0.1)
+    config = tiny(evaluate={"every": 1, "opponents": ["any"], "exact": True, "patience": 1}, run={"steps": 3})
+    assert carry_on(new_run(config), config).step == config.total_steps
