@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -107,11 +108,20 @@ def deal(lengths: NDArray[np.int64], shares: int) -> list[NDArray[np.int64]]:
     return [np.array(rows, dtype=np.int64) for rows in dealt]
 
 
-def chunks_by_tokens(lengths: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.int64]]:
-    """Cut rows into micro-batches of at most `max_tokens`, longest rows first; a longer row gets one of its own."""
+def alike(rows: Rows) -> NDArray[np.int64]:
+    """The rows in an order in which those that begin with the same tokens follow one another."""
+    tokens = [rows.tokens[begin:end].tobytes() for begin, end in pairwise(rows.offsets.tolist())]
+    return np.array(sorted(range(rows.num_rows), key=tokens.__getitem__), np.int64)
+
+
+def chunks_by_tokens(
+    lengths: NDArray[np.int64], max_tokens: int, order: NDArray[np.int64] | None = None
+) -> list[NDArray[np.int64]]:
+    """Cut rows into micro-batches of at most `max_tokens`, by default longest rows first; a longer row gets one of its
+    own."""
     chunks: list[list[int]] = []
     room = 0
-    for row in np.argsort(-lengths, kind="stable"):
+    for row in np.argsort(-lengths, kind="stable") if order is None else order:
         length = int(lengths[row])
         if not chunks or length > room:
             chunks.append([])

@@ -143,7 +143,7 @@ def attend(
     del module, arguments  # such as dropout, which no model here uses
     if rows is None:
         causal = attention_mask is None and query.shape[2] > 1
-        return _attended(query, key, value, attention_mask, causal, scaling).contiguous(), None
+        return batched(query, key, value, attention_mask, causal, scaling).contiguous(), None
     packed = [states[0].transpose(0, 1) for states in (query, key, value)]  # [T, heads, D]
     return rows.attended(packed[0], packed[1], packed[2], scaling)[None], None
 
@@ -159,11 +159,11 @@ def _run_by_run(packed: Sequence[Tensor], rows: Spans, scaling: float | None) ->
     attended = []
     for (count, length), *parts in zip(rows.runs, *(torch.split(states, sizes) for states in packed), strict=True):
         query, key, value = (part.view(count, length, *part.shape[1:]).transpose(1, 2) for part in parts)
-        attended.append(_attended(query, key, value, None, length > 1, scaling).flatten(0, 1))
+        attended.append(batched(query, key, value, None, length > 1, scaling).flatten(0, 1))
     return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
-def _attended(
+def batched(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scaling: float | None
 ) -> Tensor:
     """[B, T, heads, D]. Grouped-query heads share keys and values without copies, which autograd would keep."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
 from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
-from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, repeats
+from earl.batch import Batch, Rows, alike, chunks_by_tokens, deal, distinct, repeats
 from earl.config import LearnerConfig
 from earl.documents import Fingerprints
 from earl.engine.heap import give_back
@@ -97,12 +97,13 @@ class Chunk(Generic[R]):
 
 
 def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
-    """The micro-batches of one of `shares` processes; equal rows are computed once."""
+    """The micro-batches of one of `shares` processes, of rows that begin alike; equal rows are computed once."""
     first, kind = distinct(rows)
     own = deal(rows.lengths[first], shares)[share]
     members = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
     cut = []
-    for kinds in (own[some] for some in chunks_by_tokens(rows.lengths[first[own]], max_tokens)):
+    for some in chunks_by_tokens(rows.lengths[first[own]], max_tokens, alike(rows.select(first[own]))):
+        kinds = own[np.sort(some)]  # longest first, as they were dealt
         numbers = np.concatenate([members[number] for number in kinds])
         copies = np.repeat(np.arange(len(kinds)), [len(members[number]) for number in kinds])
         cut.append(Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers))

@@ -23,6 +23,7 @@ from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.nn.functional import pad
 
 from earl.batch import Rows, chunks_by_tokens, repeats
+from earl.engine import decoder
 from earl.engine.attention import ATTENTION, NO_MASK, PackedRows, Spans, spans
 from earl.engine.model import head, hidden_states
 from earl.engine.sampler import NOTHING_CUT, Truncation
@@ -313,23 +314,25 @@ class Scorer(nn.Module):
         how: tuple[float, Truncation],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Scores of the tokens after `places`, and values at `turns`, when all tokens are on this process."""
-        states = packed_states(self.model, tokens, rows)
+        wanted = places if self.value_head is None else torch.cat([places, turns])
+        states = packed_states(self.model, tokens, rows, wanted)
         layer, (group, first) = head(self.model), self.words
         words = self.model.config.get_text_config().vocab_size
-        before = copied(states[places], group)
+        before = copied(states[: len(places)], group)
         logprobs, entropy = TokenScores.apply(  # type: ignore[no-untyped-call]
             before, layer.weight, layer.bias, targets - first, how[0], group, (how[1], words)
         )
         if self.value_head is None:
             return logprobs, entropy, states.new_zeros(0)
-        return logprobs, entropy, self.value_head(states[turns]).float().sum(dim=-1)  # squeezes the last axis
+        return logprobs, entropy, self.value_head(states[len(places) :]).float().sum(dim=-1)  # squeezes the last axis
 
 
-def packed_states(model: Any, tokens: Tensor, rows: PackedRows) -> Tensor:
-    """Hidden states [T, H] of tokens [1, T]."""
-    return hidden_states(
-        model, tokens, attention_mask=NO_MASK, position_ids=rows.positions, rows=rows, use_cache=False
-    )[0]
+def packed_states(model: Any, tokens: Tensor, rows: PackedRows, wanted: Tensor) -> Tensor:
+    """Hidden states [M, H] of tokens [1, T] at the positions `wanted` [M]."""
+    if isinstance(rows, Spans) and decoder.suits(model):
+        return decoder.packed_states(model, tokens[0], rows.lengths, wanted)
+    how = {"attention_mask": NO_MASK, "position_ids": rows.positions, "rows": rows, "use_cache": False}
+    return hidden_states(model, tokens, **how)[0][wanted]
 
 
 def score(scorer: Scorer, rows: Rows, temperature: float, truncation: Truncation = NOTHING_CUT) -> Scores:
@@ -374,7 +377,7 @@ def review(
         places = repeats(rows.lengths, chosen)[learned]
         tokens = torch.from_numpy(part.tokens).long()[None]
         own = spans(tuple(part.lengths.tolist()), tokens.device)
-        states = packed_states(model, tokens, own)[torch.from_numpy(learned) - 1]
+        states = packed_states(model, tokens, own, torch.from_numpy(learned) - 1)
         step = slice_positions(model.config.get_text_config().vocab_size)
         for start in range(0, len(learned), step):
             span = slice(start, start + step)

@@ -179,7 +179,8 @@ def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
         adamw.step()
     assert stats["grad_norm"] == pytest.approx(np.mean(norms), rel=1e-3)
     assert min(norms) > 0.05  # it was clipped, and the norm before clipping is what is shown
-    assert torch.allclose(weights(ours), weights(theirs), atol=2e-5)
+    # AdamW divides by the size of the gradient: where that is nearly 0, rounding is 0.3 % of a step of 1e-2.
+    assert torch.allclose(weights(ours), weights(theirs), atol=5e-5)
 
 
 def test_every_row_is_learned_once_per_epoch(small, batch):

@@ -1,0 +1,192 @@
+"""The forward pass of the models that earl makes, in fewer operations than that of `transformers`.
+
+At small widths a pass costs what its operations cost to call, and their gradients more than the products. It reads the
+weights of the model's own modules; `suits` says of which models. All others take the way of `transformers`.
+
+Rows that begin alike are computed once up to where they part: the episodes of a group share their prompt, and games
+their openings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import silu
+from transformers import Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from earl.engine.attention import batched, continued
+
+_ATEN: Any = torch.ops.aten
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Attention of a layer, by its number: queries [T, heads, D], keys and values [T, KV heads, D] to [T, heads, D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """T tokens of packed rows, of which S differ in themselves or in what stands before them: rows [a b c] and [a b d]
+    have S = 4. The second row shares 2 tokens with the first and has 1 of its own."""
+
+    classes: tuple[tuple[int, int, int], ...]  # so many rows with as many own tokens, and as many shared ones
+    first: Tensor  # [S], where in the packed rows each of the S is first: the rows' own tokens, class by class
+    positions: Tensor  # [S], in its row
+    whole: Tensor  # which of the S the tokens of each row are, class by class; of rows with own tokens
+    places: Tensor  # [T], which of the S each token of the packed rows is
+
+    @classmethod
+    def of(cls, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
+        """Of packed rows: tokens [T], lengths [N]."""
+        position = np.arange(lengths.max())
+        inside = position < lengths[:, None]
+        padded, place = np.full(inside.shape, -1), np.zeros(inside.shape, np.int64)
+        padded[inside], place[inside] = tokens, np.arange(len(tokens))
+        order = np.lexsort(padded.T[::-1])  # each row shares most with the one before it
+        padded, place, inside = padded[order], place[order], inside[order]
+        alike = np.logical_and.accumulate(padded[1:] == padded[:-1], axis=1).sum(axis=1)
+        shared = np.minimum(np.append(0, alike), lengths[order])
+        own = lengths[order] - shared
+        classed = np.lexsort((shared, own))
+        classed = classed[own[classed] > 0]
+        begins = np.zeros(len(own), np.int64)
+        begins[classed] = np.cumsum(own[classed]) - own[classed]
+        fresh = position >= shared[:, None]
+        owner = np.maximum.accumulate(np.where(fresh, np.arange(len(own))[:, None], 0), axis=0)
+        number = (begins - shared)[owner] + position  # which of the S, [N, the longest length]
+        places = np.empty(len(tokens), np.int64)
+        places[place[inside]] = number[inside]
+        mine = (fresh & inside)[classed]
+        sizes, counts = np.unique(np.stack((own, shared))[:, classed], axis=1, return_counts=True)
+        columns = (
+            place[classed][mine],
+            np.broadcast_to(position, mine.shape)[mine],
+            number[classed][inside[classed]],
+            places,
+        )
+        return cls(tuple(zip(counts.tolist(), *sizes.tolist(), strict=True)), *map(torch.from_numpy, columns))
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of the S within their rows: queries [S, heads, D], keys and values [S, KV heads, D]."""
+        keys, values = key.index_select(0, self.whole), value.index_select(0, self.whole)
+        queries = torch.split(query, [count * own for count, own, _ in self.classes])
+        known = [count * (own + shared) for count, own, shared in self.classes]
+        parts = zip(self.classes, queries, torch.split(keys, known), torch.split(values, known), strict=True)
+        return torch.cat([_of_class(*part) for part in parts])
+
+
+MASKED = 1 << 14
+"""Numbers of a mask that is made: the kernel is called once then, and not once for each of a row's two parts."""
+
+
+def _of_class(sizes: tuple[int, int, int], *packed: Tensor) -> Tensor:
+    count, own, shared = sizes
+    query, key, value = (part.view(count, -1, *part.shape[1:]).transpose(1, 2) for part in packed)
+    if shared and own * (own + shared) > MASKED:
+        return continued(query, key, value, None).transpose(1, 2).flatten(0, 1)
+    mask = torch.full((own, own + shared), -torch.inf).triu(shared + 1) if shared and own > 1 else None
+    return batched(query, key, value, mask, own > 1 and not shared, None).flatten(0, 1)
+
+
+def packed_states(model: Any, tokens: Tensor, lengths: tuple[int, ...], wanted: Tensor) -> Tensor:
+    """The last hidden states [M, H] at the positions `wanted` [M] of packed rows, tokens [T]."""
+    rows = Prefixes.of(tokens.numpy(), np.array(lengths))
+    kept, places = torch.unique(rows.places[wanted], return_inverse=True)
+    states = states_of(model, tokens[rows.first], rows.positions, lambda _, *packed: rows.attended(*packed), kept)
+    return states.index_select(0, places)
+
+
+def suits(model: Any) -> bool:
+    """Whether a model has plain layers of Qwen3 in 32 bits on a CPU: neither sharded by FSDP2 nor recomputed."""
+    if type(model) is not Qwen3ForCausalLM:
+        return False
+    weight, config = model.model.embed_tokens.weight, model.config
+    return (
+        weight.dtype == torch.float32
+        and weight.device.type == "cpu"
+        and config.hidden_act == "silu"
+        and config.rope_parameters["rope_type"] == "default"
+        and set(config.layer_types) == {"full_attention"}
+        and all(type(layer) is Qwen3DecoderLayer and "forward" not in vars(layer) for layer in model.model.layers)
+    )
+
+
+def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
+    """The last hidden states [T, H] of tokens [T] at their positions [T], or of the `wanted` of them."""
+    decoder = model.model
+    turns = positions[:, None, None] * decoder.rotary_emb.inv_freq  # [T, 1, D / 2]
+    cos, sin = turns.cos(), turns.sin()
+    states: Tensor = decoder.embed_tokens(tokens)
+    for number, layer in enumerate(decoder.layers):
+        own = layer.self_attn
+        heads = (-1, own.head_dim)
+        normed = _normed(layer.input_layernorm, states)
+        query = _rotated(_normed(own.q_norm, own.q_proj(normed).unflatten(-1, heads)), cos, sin)
+        key = _rotated(_normed(own.k_norm, own.k_proj(normed).unflatten(-1, heads)), cos, sin)
+        attended = attend(number, query, key, own.v_proj(normed).unflatten(-1, heads))
+        if wanted is not None and number == len(decoder.layers) - 1:  # behind the last attention tokens are alone
+            attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
+        states = states + own.o_proj(attended.flatten(-2))
+        normed = _normed(layer.post_attention_layernorm, states)
+        states = states + layer.mlp.down_proj(silu(layer.mlp.gate_proj(normed)) * layer.mlp.up_proj(normed))
+    return _normed(decoder.norm, states)
+
+
+def _normed(module: Any, states: Tensor) -> Tensor:
+    normed: Tensor = _Norm.apply(states, module.weight, module.variance_epsilon)  # type: ignore[no-untyped-call]
+    return normed
+
+
+def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    rotated: Tensor = _Rotation.apply(states, cos, sin)  # type: ignore[no-untyped-call]
+    return rotated
+
+
+class _Norm(torch.autograd.Function):
+    """RMSNorm (arXiv 1910.07467) over the last axis."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        width = states.shape[-1]
+        lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        scales = lengths.square_().div_(width).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(states, weight, scales)
+        normed: Tensor = (states * scales).mul_(weight)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """torch's kernel for LayerNorm, whose gradient lacks only the mean that LayerNorm takes off."""
+        states, weight, scales = ctx.saved_tensors
+        width, trained = states.shape[-1], ctx.needs_input_grad[1]
+        of_states, of_weight, _ = _ATEN.native_layer_norm_backward(
+            gradients[0], states, [width], torch.zeros_like(scales), scales, weight, None, [True, trained, False]
+        )
+        return of_states.addcmul_((gradients[0] @ weight)[..., None], scales, value=1 / width), of_weight, None
+
+
+class _Rotation(torch.autograd.Function):
+    """Rotary positions (arXiv 2104.09864); a number turns with that half of the head away from it."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(states, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _turned(gradients[0], cos, -sin), None, None
+
+
+def _turned(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """States [T, heads, D] by the angles of their positions [T, 1, D / 2]."""
+    first, second = states.chunk(2, dim=-1)
+    turned = torch.empty_like(states)
+    one, other = turned.chunk(2, dim=-1)
+    torch.mul(first, cos, out=one).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=other).addcmul_(first, sin)
+    return turned
