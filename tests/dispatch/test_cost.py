@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from earl.dispatch.plan import plan, volume
 from earl.dispatch.predicted_cost import GIGABIT, cost, detour, volume_model
@@ -48,7 +48,6 @@ def test_the_papers_formulas() -> None:
     assert volume_model(1e12, 8, 128, 25 * GIGABIT) == (2880.0, 20.0)
 
 
-@settings(max_examples=100)
 @given(transfers())
 def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     # A process that neither has nor needs anything, alone on its host, as process 0. Gathered: S. Scattered: S x r.
@@ -61,7 +60,6 @@ def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     assert bound <= direct
 
 
-@settings(max_examples=60)
 @given(transfers())
 def test_it_is_what_the_baseline_sends(transfer) -> None:
     _, log = carried_out(transfer, way=gather_and_scatter)

@@ -1,7 +1,7 @@
 """A plan in words."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from earl.dispatch.plan import plan, volume
 from earl.dispatch.predicted_cost import explain, lines
@@ -35,7 +35,6 @@ def test_a_plan_of_nothing_is_told_too() -> None:
     assert lines(told)[-1] == "no link between hosts carries anything"
 
 
-@settings(max_examples=100)
 @given(transfers())
 def test_shares_add_up(transfer) -> None:
     told, moved = explain(transfer), volume(transfer)

@@ -1,7 +1,7 @@
 """Messages for whole hosts hold what a host lacks once, and all consumers find their part in them."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from earl.dispatch.plan import volume
 from earl.dispatch.rows import empty
@@ -10,7 +10,6 @@ from earl.dispatch.transports.objects import once, places
 from tests.dispatch.simulated import filled, transfers
 
 
-@settings(max_examples=100)
 @given(transfers())
 def test_one_message_per_producer_and_host_serves_all_consumers_there(transfer):
     pieces, hosts = transfer.pieces, transfer.hosts
