@@ -36,10 +36,10 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python $(SUITS) 2>/dev/null && { echo $$python; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-fast test-gpu fuzz faults kills mutants lint docs bench lock sbom scan clean
+.PHONY: help train test test-fast test-exhaustive test-gpu fuzz faults kills mutants lint docs bench lock sbom scan clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 train: $(READY) ## Train the Tic-Tac-Toe agent on this machine; ARGS="--seed 1" passes options on
 	@$(BIN)/earl train tictactoe $(ARGS)
@@ -49,6 +49,9 @@ test: $(DEV) ## Run every test in PROCESSES=3; ARGS="-k layout" passes options o
 
 test-fast: $(DEV) ## Run the tests that are not marked slow
 	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-exhaustive: $(DEV) ## Run the cases that make test leaves out of long sweeps, and ten times the random examples
+	@$(PYTEST) -m "exhaustive or hypothesis" --hypothesis-profile exhaustive $(ARGS)
 
 test-gpu: $(DEV) ## Run the tests that need a CUDA device, one after the other; each says so where there is none
 	@$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, settings
 from tests import warm
 from tests.shared_ray import ray, ray_cluster, shared_ray  # noqa: F401
 
-# Machines are shared: how long an example takes says nothing.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Machines are shared: how long an example takes says nothing. `make test-exhaustive` tries ten times as many.
+settings.register_profile("shared", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("exhaustive", settings.get_profile("shared"), max_examples=250)
 settings.load_profile("shared")
 
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="earl-tests-")  # tests are a user without keys
@@ -39,6 +40,13 @@ PYTHON = warm.shared_executable()
 sys.executable = warm.COLD  # this process may be a fork itself
 
 gc.disable()  # all that is collected stays: looking through it again and again takes a third of the time
+
+
+def pytest_configure(config):
+    """Leave out what is marked `exhaustive`, unless it is asked for."""
+    asked = config.option.markexpr
+    if "exhaustive" not in asked:
+        config.option.markexpr = f"({asked}) and not exhaustive" if asked else "not exhaustive"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from itertools import product
 from math import fsum, sqrt
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from earl.matches import MatchResult, wilson
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.trajectory import Completion, StopReason
+from tests.sampling import sampled
 
 
 class Table:
@@ -278,9 +280,10 @@ def test_perfect_play_never_loses_to_anybody(world, chat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("opponent", ["random", "heuristic@0.3"])
-@pytest.mark.parametrize("seat", [0, 1])
-@pytest.mark.parametrize("choose", [lowest, drawn_once, perfect_move])
+@pytest.mark.parametrize(
+    ("choose", "seat", "opponent"),
+    sampled(product([lowest, drawn_once, perfect_move], [0, 1], ["random", "heuristic@0.3"]), every=3),
+)
 def test_samples_come_near_the_exact_fraction(world, chat, choose, opponent, seat):
     table, games = Table(chat, choose), 1000
     exact = evaluation.evaluate(world, table, Match(opponent, seat, exact=True))

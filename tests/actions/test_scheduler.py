@@ -5,7 +5,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.actions.scheduler import (
@@ -66,7 +66,6 @@ def played(actions: list[Action], capacity: dict[str, float]) -> tuple[float, li
     return total, begun
 
 
-@settings(max_examples=200, deadline=None)
 @given(QUEUES)
 def test_all_actions_end_within_capacity_and_first_come_first_on_each_resource(
     drawn: list[tuple[SpeedCurve, str, bool]],
@@ -79,7 +78,6 @@ def test_all_actions_end_within_capacity_and_first_come_first_on_each_resource(
         assert own == sorted(own)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(CURVES, min_size=1, max_size=5), st.integers(0, 12))
 def test_units_are_divided_as_well_as_by_trying_all(curves: list[SpeedCurve], spare: int) -> None:
     units = sum(curve.least for curve in curves) + spare

@@ -14,6 +14,7 @@ from earl.errors import EarlError
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, lock
 from earl.runs.store import Store
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.cold
 
@@ -166,6 +167,10 @@ DAMAGES = {
 }
 
 
+DISTINCT = ("model.safetensors has changed", "model.safetensors is no plain file", "is a link or no folder")
+"""tests/runs/test_checkpoint.py has the others."""
+
+
 @pytest.fixture(scope="module")
 def undisturbed(stopped: Path, tmp_path_factory: pytest.TempPathFactory, weights_and_numbers) -> object:
     """What the run leaves behind that goes on from its last checkpoint."""
@@ -175,7 +180,7 @@ def undisturbed(stopped: Path, tmp_path_factory: pytest.TempPathFactory, weights
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", sampled(DAMAGES, always=DISTINCT))
 def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_end(
     earl, stopped: Path, tmp_path: Path, damage: str, undisturbed: object, weights_and_numbers
 ) -> None:

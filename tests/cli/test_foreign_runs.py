@@ -28,6 +28,7 @@ from earl.parallel.memory import Load
 from earl.parallel.selector.selector import Selector, text_of
 from earl.recipe import build, dump, load_toml
 from earl.runs.store import RecordedDecision, Store
+from tests.sampling import sampled
 
 SECONDS = 60
 """Longest that a command may take; a hang takes for ever."""
@@ -696,7 +697,7 @@ def test_a_mutated_run(name: str, sound: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sampled(ALL, every=5))
 def test_a_mutated_run_and_the_other_commands_in_turns(name: str, sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "runs")
     ALL[name](tmp_path / "runs" / "victim")

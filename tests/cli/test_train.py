@@ -11,6 +11,7 @@ from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 from earl.runs.summary import summarize
+from tests.sampling import sampled
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +133,13 @@ def test_every_packaged_recipe_passes_the_preflight(earl, packaged: list[str], t
         assert said.json["recipe"]["env"]["name"] == env
 
 
-def test_an_environment_without_a_recipe_has_one_to_begin_with(earl, packaged: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", sampled([4, 1], every=2))
+def test_an_environment_without_a_recipe_has_one_to_begin_with(
+    earl, packaged: list[str], tmp_path: Path, every: int
+) -> None:
     from earl.envs import registry
 
-    for env in sorted({*registry.names()} - {*packaged}):
+    for env in sorted({*registry.names()} - {*packaged})[::every]:
         said = earl("train", env, "--runs", tmp_path, "--dry-run", "--json", "--set", "agent.max_turn_tokens=128")
         assert (said.code, said.json["recipe"]["env"]["name"]) == (0, env), said.err
 

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.context.forecast import WARNING_STEPS, Forecast, expected, forecast, warns
@@ -113,7 +113,6 @@ def test_only_the_latest_points_count():
 values = st.floats(allow_nan=False, allow_infinity=False, width=32) | st.integers(0, 100).map(float)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5000), values), min_size=1, max_size=80, unique_by=lambda point: point[0]),
     st.floats(1, 1e6),

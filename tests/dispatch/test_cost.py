@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from earl.benchmarks.dispatch import gather_and_scatter
 from earl.dispatch.plan import plan, volume
@@ -42,7 +42,6 @@ def test_nothing_moved_takes_nothing() -> None:
     assert cost(volume(made), detour(made), *LINKS) == pytest.approx(((5 * 8 + 5 * 8) / 1000, 0, 0))
 
 
-@settings(max_examples=100)
 @given(transfers())
 def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     # A process that neither has nor needs anything, alone on its host, as process 0. Gathered: S. Scattered: S x r.
@@ -55,7 +54,6 @@ def test_with_a_controller_apart_it_is_the_papers_formula(transfer) -> None:
     assert bound <= direct
 
 
-@settings(max_examples=60)
 @given(transfers())
 def test_it_is_what_the_baseline_sends(transfer) -> None:
     _, log = carried_out(transfer, way=gather_and_scatter)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from earl.dispatch.plan import ACROSS, INSIDE, Segments, Volume, _pick, _turns, plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
@@ -32,7 +32,6 @@ def needs(transfer):
     ]
 
 
-@settings(max_examples=200)
 @given(transfers())
 def test_everybody_gets_what_it_lacks_once_and_nothing_else(transfer):
     own, (have, wanted), came = transfer.pieces, needs(transfer), Counter()
@@ -49,7 +48,6 @@ def test_everybody_gets_what_it_lacks_once_and_nothing_else(transfer):
     assert {cell for cell, _ in came.items()} == {(p, cell) for p, tokens in enumerate(wanted) for cell in tokens}
 
 
-@settings(max_examples=200)
 @given(transfers())
 def test_bytes_are_at_the_lower_bound(transfer):
     moved = volume(transfer)
@@ -75,7 +73,6 @@ def test_what_only_one_host_has_sets_the_bound_too():
     assert moved.bound == moved.busiest == 1200
 
 
-@settings(max_examples=60)
 @given(transfers())
 def test_the_result_is_that_of_gathering_and_scattering(transfer):
     results, log = carried_out(transfer, checksums=False)

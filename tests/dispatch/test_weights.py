@@ -4,7 +4,7 @@ from itertools import chain, product
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.dispatch.weights import (
@@ -53,7 +53,6 @@ def held(plan, rank: int) -> dict[str, torch.Tensor]:
     return {weight.name: whole(weight)[boxes[weight.name].slices] for weight in plan.weights}
 
 
-@settings(max_examples=200)
 @given(plans())
 def test_every_number_is_given_once_bit_for_bit_by_a_rank_that_has_it(made):
     plan, _ = made
@@ -76,7 +75,6 @@ def test_every_number_is_given_once_bit_for_bit_by_a_rank_that_has_it(made):
     assert sum(plan.given_bytes()) == sum(whole(weight).nbytes for weight in plan.weights)
 
 
-@settings(max_examples=200)
 @given(plans())
 def test_a_process_of_a_split_reader_takes_its_part_and_nothing_else(made):
     plan, _ = made
@@ -95,7 +93,6 @@ def test_a_process_of_a_split_reader_takes_its_part_and_nothing_else(made):
         assert taken == sum(int(came[weight.name].sum()) * weight.dtype.itemsize for weight in plan.weights)
 
 
-@settings(max_examples=200)
 @given(plans(), st.integers(1, 3))
 def test_sent_directly_each_process_of_each_reader_gets_its_parts_once(made, copies):
     plan, bucket_bytes = made
@@ -130,7 +127,6 @@ def test_numbers_are_cast_where_they_are_as_they_would_be_where_they_go():
         assert own.view(torch.int16).equal(cast.flatten().view(torch.int16))
 
 
-@settings(max_examples=100)
 @given(plans(), st.randoms())
 def test_regrouping_brings_every_number_once_to_its_owner(made, random):
     plan, piece_bytes = made
@@ -149,7 +145,6 @@ def test_regrouping_brings_every_number_once_to_its_owner(made, random):
     assert all((count == 1).all() for count in came.values())
 
 
-@settings(max_examples=200)
 @given(plans())
 def test_no_bucket_is_larger_than_it_may_be(made):
     plan, bucket_bytes = made

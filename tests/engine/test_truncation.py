@@ -11,6 +11,7 @@ from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.score import Scorer, TokenScores, review, score
 from earl.rollout.drivers import play
 from earl.rollout.pack import pack
+from tests.sampling import sampled
 
 
 def naive_kept(chances, truncation):
@@ -43,7 +44,7 @@ def naive_logprobs(logits, targets, truncation):
     return [torch.stack(column) for column in zip(*found, strict=True)]
 
 
-@pytest.mark.parametrize("number", range(200))
+@pytest.mark.parametrize("number", sampled(range(200), every=20))
 def test_scores_and_gradients_are_those_of_the_distribution_that_is_left(number):
     rng, logits, truncation = drawn_at_random(number)
     targets = torch.from_numpy(rng.integers(11, size=6))

@@ -50,6 +50,7 @@ def test_rules_agree_with_pettingzoo(name):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", GAMES)
 def test_rules_agree_with_pettingzoo_over_ten_thousand_games(name):
     agree(name, games=10_000)

@@ -22,6 +22,7 @@ from tests.dispatch.simulated import filled
 from tests.gpu.small import learner_of
 
 PLACES = [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu(2))]
+ON_CPU = pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.exhaustive])  # engine/test_sharded.py has them too
 
 
 def losses(learner):
@@ -37,7 +38,7 @@ def trained(seat, layout, port, kind, settings):
         return losses(learner_of(Shards(mesh), **settings))
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", [ON_CPU, PLACES[1]])
 @pytest.mark.parametrize("layout", [Layout(2), Layout(1, 2), Layout(1, 1, 2)], ids=["dp", "tp", "cp"])
 @pytest.mark.parametrize(("settings", "tolerance"), [({}, 1e-3), ({"dtype": "bfloat16"}, 0.05)], ids=["32", "16"])
 def test_two_processes_have_the_losses_of_one(plain, layout, kind, settings, tolerance):

@@ -80,7 +80,13 @@ def test_losses_are_those_of_a_learner_that_keeps_its_layout(stages, left_alone)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "during"), [("preparation", "(values|preparation)"), ("update", "update")])
+@pytest.mark.parametrize(  # train/test_out_of_memory.py has the other
+    ("stage", "during"),
+    [
+        ("preparation", "(values|preparation)"),
+        pytest.param("update", "update", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_learner_that_has_no_memory_left_goes_on_under_another_layout(stages, left_alone, stage, during):
     first = learned(stages, 1)
     groups = stages.rollout(2)

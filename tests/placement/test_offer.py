@@ -1,6 +1,7 @@
 """What learner ranks serve of their weights, and what samplers make of it."""
 
 import time
+from itertools import product
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ from earl.placement.peers import Peers
 from earl.placement.ray.learner import WeightServer
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightReader, WeightSource, manifest_of
+from tests.sampling import sampled
 
 MODEL = ModelConfig(hidden=32, layers=2, heads=4, head_dim=8, intermediate=48)
 BUCKET = 8192
+SERVED = [*product([Layout(4), Layout(1, 2)], [torch.float32, torch.bfloat16])]
 
 
 def held(model, layout, rank):
@@ -81,8 +84,7 @@ def test_a_sampler_takes_what_the_ranks_serve(ray):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [Layout(4), Layout(1, 2)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("layout", "dtype"), sampled(SERVED, always=[SERVED[0], SERVED[3]]), ids=str)
 def test_a_process_of_a_split_sampler_is_sent_what_it_needs_in_the_samplers_dtype(ray, layout, dtype):
     # 1.02 times its own numbers in the sampler's dtype at most; nothing is sent but these numbers.
     served, model = source(ray, layout, 2, dtype), make(MODEL, seed=3).model

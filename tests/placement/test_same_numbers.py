@@ -3,19 +3,21 @@
 import pytest
 
 from earl.benchmarks import placements
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("shared_ray")
-# Both have tp or cp beside dp. test_relayout.py has a rank alone, test_learner_relayout.py each axis alone.
-LAYOUTS = ((2, 2, 1), (2, 1, 2))
+LAYOUTS = [(2, 2, 1), (2, 1, 2)]
+"""tp or cp beside dp. test_relayout.py has a rank alone, test_learner_relayout.py each axis alone."""
 SHORT = ["warm_start.steps=2", "warm_start.episodes=24", "warm_start.minibatches=3", "run.steps=4"]
 """`earl bench placements` takes 10 and 20 steps."""
 
 
 @pytest.mark.slow
-def test_every_placement_and_layout_learns_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(placements, "LAYOUTS", LAYOUTS)
+@pytest.mark.parametrize(("dp", "tp", "cp"), sampled(LAYOUTS, every=2))
+def test_every_placement_learns_the_same(dp, tp, cp, tmp_path, monkeypatch):
+    monkeypatch.setattr(placements, "LAYOUTS", [(dp, tp, cp)])
     result = placements.run(tmp_path, SHORT)
     assert result["steps"] == 6
-    assert len(result["rows"]) == 2 * len(LAYOUTS)
+    assert [row["placement"] for row in result["rows"]] == ["colocated", "disaggregated"]
     for row in result["rows"]:
         assert max(row["loss"], row["reward"]) <= 1e-4, row

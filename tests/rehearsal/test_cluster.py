@@ -17,6 +17,7 @@ from earl.errors import EarlError
 from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal import plan
 from earl.rehearsal.plan import RehearsedCluster, bits_per_second, call, check
+from tests.sampling import sampled
 
 ROOT = Path(__file__).parents[2]
 HOSTS = 3
@@ -139,7 +140,7 @@ def assert_nothing_left(name: str) -> None:
     assert f"/tmp/{name}-" not in Path("/proc/self/mountinfo").read_text()
 
 
-@pytest.mark.parametrize("stage", ["network", "Ray: head", "Ray: 2 hosts"])
+@pytest.mark.parametrize("stage", sampled(["network", "Ray: head", "Ray: 2 hosts"], every=2))
 def test_ctrl_c_while_it_comes_up_leaves_nothing(stage: str) -> None:
     name = fresh_name()
     command = [sys.executable, "-u", "-m", "earl.cli.main", "cluster", "up", "--hosts", "2", "--name", name]

@@ -17,6 +17,7 @@ from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal import plan
 from earl.rehearsal.owner import Owner
 from earl.rehearsal.plan import call, check_network
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.cold
 
@@ -104,7 +105,7 @@ def test_killed_hosts_end_their_processes_and_the_next_start_removes_the_rest(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], every=2))
 def test_a_bench_that_is_asked_to_end_leaves_nothing(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "earl.cli.main", "bench", "dispatch", "--hosts", "4", "--rate", "20mbit"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

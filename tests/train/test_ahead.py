@@ -29,6 +29,7 @@ from earl.stopping import StopRequest
 from earl.trainer import train
 from earl.trajectory import Group
 from tests.placement.near import Near
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +159,7 @@ def carry_on(folder, place, observer=None):
         return train(folder, place.config, place, Peers(), request, observer)
 
 
-@pytest.mark.parametrize("bound", [1, 2])
+@pytest.mark.parametrize("bound", sampled([2, 1], every=2))
 def test_a_run_learns_every_episode_once_and_none_too_late(ahead_recipe, new_run, assert_sound, staleness, bound):
     config = ahead_recipe(bound)
     folder = new_run(config)

@@ -14,6 +14,7 @@ from earl.runs.folder import create, lock
 from earl.runs.store import Store
 from earl.stopping import StopRequest
 from earl.trainer import train
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("shared_ray")
 
@@ -116,7 +117,7 @@ def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", BEFORE)
+@pytest.mark.parametrize("stage", sampled(BEFORE, always=["update"]))  # test_learner_relayout.py has the other
 def test_a_run_whose_learner_runs_out_of_memory_goes_on(tmp_path, left_alone, stage):
     # Of one minibatch and one epoch, so that nobody has learned of a batch that another one could not hold.
     famine = Famine("learner rank", ("learner rank", BEFORE[stage]), at=2)

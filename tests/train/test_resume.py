@@ -28,9 +28,15 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", ["grpo", *(pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(KINDS) if kind != "grpo")]
-)
+ALIKE = ("rloo", "last turns", "board only")
+"""They keep nothing between steps that grpo does not."""
+
+
+def marks_of(kind):
+    return [] if kind == "grpo" else [pytest.mark.slow, *[pytest.mark.exhaustive] * (kind in ALIKE)]
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS])
 def test_every_algorithm_goes_on_where_it_was_broken_off(kind, tiny, new_run, whole, remains, carry_on, stopping):
     config = tiny(**KINDS[kind])
     folder = new_run(config)

@@ -1,7 +1,7 @@
 """The baseline ends with the same rows as the direct way, and moves as much as it is known to move."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 
 from earl.benchmarks.dispatch import gather_and_scatter
 from earl.dispatch.plan import plan
@@ -10,7 +10,6 @@ from earl.parallel.layout import Layout
 from tests.dispatch.simulated import carried_out, transfers
 
 
-@settings(max_examples=60)
 @given(transfers())
 def test_the_result_is_that_of_the_direct_way(transfer):
     direct, _ = carried_out(transfer)

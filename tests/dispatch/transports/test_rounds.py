@@ -3,7 +3,7 @@
 import time
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.benchmarks.dispatch import LOGPROBS, TransferCase
@@ -33,7 +33,6 @@ def longest(made):
     return sum(int((turn.end - turn.begin).max()) for turn in made)
 
 
-@settings(max_examples=300)
 @given(sizes())
 def test_pieces_of_a_message_follow_each_other_to_its_end(load):
     came = carried(rounds(load), len(load))
@@ -72,7 +71,6 @@ def test_hosts_of_a_large_cluster_take_turns():
     assert all(pieces in ([], [(0, load[pair])]) for pair, pieces in carried(made, 200).items())
 
 
-@settings(max_examples=200)
 @given(sizes(), st.data())
 def test_processes_of_a_host_share_its_pieces(size, data):
     hosts = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(size), max_size=len(size))))

@@ -26,6 +26,7 @@ from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.hardware import ClusterSpec
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, catalogue
+from tests.sampling import sampled
 
 SIZES = {"vocab_size": 37, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 2, "head_dim": 8}
 """37 and 40 over 3, 5, 6 or 7 processes: uneven parts."""
@@ -112,15 +113,17 @@ def built(config, layout: Layout) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", sampled([4, 1], every=2))
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_verdict_is_what_building_shows(family: str) -> None:
+def test_the_verdict_is_what_building_shows(family: str, every: int) -> None:
     config = described(family)
     shape = shape_of(meta_model(config))
     layouts = [*PLAIN, *some_shared(family)]
     said = {layout: not refused(shape, layout) for layout in layouts}
     assert (len(PLAIN), len(layouts)) == (38, 62)
     assert {said[layout] for layout in layouts[38:]} == {True, False}
-    assert said == {layout: built(config, layout) for layout in layouts}
+    for layout in layouts[list(FAMILIES).index(family) % every :: every]:
+        assert said[layout] == built(config, layout), layout
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma", "olmo"])

@@ -51,7 +51,6 @@ def candidates_of(rows):
     return [candidate(choice, *row) for choice, row in zip(CHOICES, rows, strict=True)]
 
 
-@settings(max_examples=150, deadline=None)
 @given(courses)
 def test_it_keeps_its_rules(course):
     state, unforced = StageState(), []

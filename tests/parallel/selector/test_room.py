@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.parallel.selector.decide import AHEAD, Settings
@@ -11,7 +11,6 @@ from earl.parallel.selector.selector import FUTURES, room
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=40)
 
 
-@settings(max_examples=100, deadline=None)
 @given(lengths, st.integers(0, 8))
 def test_futures_part_after_the_guard_and_never_shrink(history, guard):
     rows = room(list(enumerate(map(float, history))), AHEAD, Settings(guard_steps=guard))
