@@ -43,7 +43,7 @@ def test_a_pretrained_model_has_settings_of_its_own_and_each_says_where_it_comes
     assert settings["agent.instructions"] == (True, "for a pretrained model")
     assert settings["run.steps"] == (7, "the command line")
     assert settings["context.limit"] == (900, "--set")
-    assert settings["algorithm.name"] == ("grpo", "recipe tictactoe.toml")
+    assert settings["algorithm.name"] == ("gigpo", "recipe tictactoe.toml")
     assert settings["rollout.group_size"] == (16, "earl's default")
     told = earl("train", "tictactoe", "--model", model, "--dry-run").out
     assert "  agent.parser                 last_line  for a pretrained model\n" in told
@@ -52,11 +52,11 @@ def test_a_pretrained_model_has_settings_of_its_own_and_each_says_where_it_comes
 
 def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_path: Path, tiny: Path) -> None:
     said = earl("train", "tictactoe", "--dry-run", "--json").json["settings"]
-    assert said["learner.learning_rate"] == {"value": 7e-4, "from": "recipe tictactoe.toml"}
+    assert said["learner.learning_rate"] == {"value": 5e-4, "from": "recipe tictactoe.toml"}
     assert earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a").code == 0
     mine = next((tmp_path / "a" / "checkpoints").glob("step-*"))
     again = earl("train", "tictactoe", "--model", mine, "--set", "context.limit=120", "--dry-run", "--json")
-    assert again.json["settings"]["warm_start.steps"] == {"value": 50, "from": "recipe tictactoe.toml"}
+    assert again.json["settings"]["warm_start.steps"] == {"value": 35, "from": "recipe tictactoe.toml"}
 
 
 def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Callable, model: Path) -> None:
