@@ -136,11 +136,15 @@ def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wan
 
 
 def _normed(module: Any, states: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():  # the call of a Function takes longer than its operations
+        return _scaled(states, module.weight, module.variance_epsilon)[0]
     normed: Tensor = _Norm.apply(states, module.weight, module.variance_epsilon)  # type: ignore[no-untyped-call]
     return normed
 
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return _turned(states, cos, sin)
     rotated: Tensor = _Rotation.apply(states, cos, sin)  # type: ignore[no-untyped-call]
     return rotated
 
@@ -150,11 +154,8 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        width = states.shape[-1]
-        lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-        scales = lengths.square_().div_(width).add_(epsilon).rsqrt_()
+        normed, scales = _scaled(states, weight, epsilon)
         ctx.save_for_backward(states, weight, scales)
-        normed: Tensor = (states * scales).mul_(weight)
         return normed
 
     @staticmethod
@@ -166,6 +167,13 @@ class _Norm(torch.autograd.Function):
             gradients[0], states, [width], torch.zeros_like(scales), scales, weight, None, [True, trained, False]
         )
         return of_states.addcmul_((gradients[0] @ weight)[..., None], scales, value=1 / width), of_weight, None
+
+
+def _scaled(states: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The normed states, and the factor of each."""
+    lengths: Tensor = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+    scales = lengths.square_().div_(states.shape[-1]).add_(epsilon).rsqrt_()
+    return (states * scales).mul_(weight), scales
 
 
 class _Rotation(torch.autograd.Function):

@@ -21,6 +21,8 @@ from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
+from earl.engine.attention import batched
+from earl.engine.decoder import states_of, suits
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
 from earl.engine.sharding.expert_parallel import expert_layers, spread
@@ -36,9 +38,12 @@ from earl.trajectory import Completion, Prompt
 class Window:
     """Which part of the slots the next forward pass reads and writes. room: the most positions of all slots."""
 
-    slots: Tensor  # [B], the slot of each row
+    slots: Tensor  # [B], the slot of each row, ascending
     positions: Tensor  # [B, Q]
     length: int  # positions to attend to
+    span: slice  # from the first slot to the last
+    unbroken: bool  # whether the rows are all slots of the span
+    end: int  # behind the last position that is written
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -57,10 +62,13 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         window = self.window
         if self.store is None:
             self.store = key_states.new_zeros(2, 0, 0, key_states.shape[1], key_states.shape[3])
-        store = self.grown(int(window.slots.max()) + 1, int(window.positions.max()) + 1)
+        store = self.grown(window.span.stop, window.end)
         for part, states in zip(store, (key_states, value_states), strict=True):
             part[window.slots[:, None], window.positions] = states.transpose(1, 2)
-        keys, values = store[:, :, : window.length].index_select(1, window.slots).transpose(2, 3)
+        known = store[:, window.span, : window.length]
+        if not window.unbroken:
+            known = known[:, window.slots - window.span.start]
+        keys, values = known.transpose(2, 3)
         return keys, values
 
     def grown(self, num_slots: int, num_positions: int) -> Tensor:
@@ -92,7 +100,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
         for layer in self.layers:
             part = layer.grown(max(targets) + 1, length)[:, :, :length]
-            part.index_copy_(1, torch.tensor(targets), part.index_select(1, torch.tensor(sources)))
+            part[:, targets] = part[:, sources]  # `index_select` would copy the whole part first
 
 
 def need(prompt: Prompt) -> int:
@@ -146,7 +154,7 @@ class Contexts:
     """Cached contexts of a model's sessions, valid for its current weights. room: the most positions of all slots."""
 
     def __init__(self, model: Any, room: int) -> None:
-        self._model = model
+        self._model, self._lean = model, suits(model)
         self._cache = SlotCache(model.config.num_hidden_layers, room)
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
@@ -194,12 +202,11 @@ class Contexts:
         slots = dict(zip(wanted, self._claim([*wanted.values()], self._kept(sessions.keys())), strict=True))
         self._slots |= {session: slots[name] for session, name in sessions.items()}
         passes = [*_passes(wanted)]
-        logits = [self._forward([slots[name] for name in names], [wanted[name] for name in names]) for names in passes]
+        states = [self._forward([slots[name] for name in names], [wanted[name] for name in names]) for names in passes]
         rows = {name: row for row, name in enumerate(chain.from_iterable(passes))}
         order = [rows[name] for name in sessions.values()]
-        if len(logits) == 1 and order == [*range(len(rows))]:
-            return logits[0]  # uncopied: logits may be the largest tensors here
-        return torch.cat(logits)[order]
+        logits: Tensor = head(self._model)(torch.cat(states)[order])
+        return logits.float()
 
     def _claim(self, wanted: Sequence[Wanted], kept: Set[int]) -> list[int]:
         """A slot for each context: the one that holds its beginning, or a free one with a copy of it."""
@@ -220,28 +227,48 @@ class Contexts:
         return slots
 
     def _forward(self, slots: Sequence[int], wanted: Sequence[Wanted]) -> Tensor:
-        """Logits [B, V] after the last new token of each context. Rows with fewer new tokens are padded; padding writes
-        behind the context's end, is masked, and is overwritten before the context grows over it."""
-        width = max(len(context.new) for context in wanted)
-        tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in wanted])
-        starts = torch.tensor([context.held for context in wanted])
-        last = torch.tensor([len(context.new) - 1 for context in wanted])
-        window = self._cache.window
-        window.length = int((starts + last).max()) + 1
-        window.slots = torch.tensor(slots)
+        """The last hidden states [B, H] after the last new token of each context. Rows with fewer new tokens are
+        padded; padding writes behind the context's end, is masked, and is overwritten before the context grows."""
+        window, width = self._cache.window, max(len(context.new) for context in wanted)
+        window.length = max(context.held + len(context.new) for context in wanted)
+        known = dict(zip(slots, wanted, strict=True))
+        known |= dict.fromkeys(self._idle(known, width), Wanted(window.length, -1, ()))
+        rows = {slot: row for row, slot in enumerate(sorted(known))}
+        contexts = [known[slot] for slot in rows]
+        window.span = slice(min(rows), max(rows) + 1)
+        window.unbroken = window.span.stop - window.span.start == len(rows)
+        window.slots = torch.tensor([*rows])
+        starts = torch.tensor([context.held for context in contexts])
         window.positions = (starts[:, None] + torch.arange(width)).clamp(max=window.length)  # [B, Q]
-        mask = torch.zeros(len(slots), 1, width, window.length)
+        window.end = int(window.positions.max()) + 1
+        tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in contexts])
+        last = torch.tensor([rows[slot] * width + len(known[slot].new) - 1 for slot in slots])
+        return self._states(tokens, last)
+
+    def _idle(self, slots: Mapping[int, Wanted], width: int) -> list[int]:
+        """The slots between these, where to compute rows for nothing takes less than to copy the others' contexts: few,
+        and with room for padding."""
+        idle = [slot for slot in range(min(slots), max(slots)) if slot not in slots]
+        held = {*self._slots.values()}.intersection(idle)
+        fit = all(len(self._tokens[slot]) <= self._cache.window.length for slot in held)
+        return idle if fit and len(idle) * max(width, 4) <= 4 * len(slots) else []
+
+    def _states(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+        """The last hidden states [M, H] of rows of tokens [B, Q] in the window, at the places `wanted` [M] of B x Q."""
+        window = self._cache.window
+        positions = window.positions.clamp(max=window.length - 1)  # padding may lie behind the last position
+        mask = torch.zeros(len(tokens), 1, tokens.shape[1], window.length)
         mask.masked_fill_(torch.arange(window.length) > window.positions[:, None, :, None], -torch.inf)
-        states = hidden_states(
-            self._model,
-            tokens,
-            attention_mask=mask,
-            position_ids=window.positions.clamp(max=window.length - 1),  # padding may lie behind the last position
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        logits: Tensor = head(self._model)(states[torch.arange(len(slots)), last])
-        return logits.float()
+        if not self._lean:
+            how = {"attention_mask": mask, "position_ids": positions, "past_key_values": self._cache, "use_cache": True}
+            return hidden_states(self._model, tokens, **how).flatten(0, 1)[wanted]
+
+        def attend(number: int, *packed: Tensor) -> Tensor:
+            query, key, value = (states.view(*tokens.shape, *states.shape[1:]).transpose(1, 2) for states in packed)
+            keys, values = self._cache.layers[number].update(key, value)
+            return batched(query, keys, values, mask, False, None).flatten(0, 1)
+
+        return states_of(self._model, tokens.flatten(), positions.flatten(), attend, wanted)
 
 
 TOLERANCE = 1e-3
