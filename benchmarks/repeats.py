@@ -21,10 +21,6 @@ def interval(values: Sequence[float]) -> dict[str, float]:
     return {"median": median(values), "min": min(values), "max": max(values)}
 
 
-def intervals(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: interval([row[name] for row in rows]) for name in rows[0]}
-
-
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """The items of each key, in the order of the first ones."""
     groups: dict[K, list[T]] = {}
