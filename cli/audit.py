@@ -66,16 +66,7 @@ def _object(said: "Audit") -> dict[str, Any]:
         "passed": not said.findings,
         "files": said.files,
         "episodes": said.episodes,
-        "checks": [
-            {
-                "check": verdict.check,
-                "asks": verdict.question,
-                "state": verdict.state,
-                "findings": len(verdict.findings),
-                "not_checked": verdict.unchecked,
-            }
-            for verdict in said.verdicts
-        ],
+        "checks": [{"check": one.check, "state": one.state, "not_checked": one.unchecked} for one in said.verdicts],
         "findings": [asdict(finding) for finding in said.findings],
         "warnings": [*said.idle],
     }

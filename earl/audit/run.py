@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
-
 from earl.config import MOST
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
@@ -33,7 +31,7 @@ class StoredStep:
     changed: tuple[str, ...] = ()
     """Columns with a wrong checksum."""
     problem: str | None = None
-    """What is wrong with the file; if it cannot be read at all, `groups` is empty."""
+    """What is wrong with the file; if it cannot be read, `groups` is empty."""
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -41,30 +39,14 @@ class StoredStep:
 
 
 def read(path: Path) -> StoredStep:
-    """Read one file. If earl's own reader refuses it, try to read its columns by name."""
     named = step_of(path) or 0
     try:
         step, groups, experiences = trajectories.read_whole(path, strict=False)
-        problem = None if step == named else f"{path.name} holds the episodes of step {step}"
     except EarlError as error:
-        refused = str(error)
-        try:
-            step, groups, experiences = _by_name(path)
-        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError):
-            return StoredStep(path, named, (), (), problem=refused)
-        problem = refused
+        return StoredStep(path, named, (), (), problem=str(error))
+    problem = None if step == named else f"{path.name} holds the episodes of step {step}"
     changed = trajectories.changed(trajectories.stored(path))
     return StoredStep(path, step, tuple(groups), tuple(experiences), tuple(changed), problem)
-
-
-def _by_name(path: Path) -> tuple[int, list[Group], list[TrainingRecord]]:
-    """Read columns that another program wrote: types may be wider, and metadata missing."""
-    table = trajectories.stored(path)
-    table = table.select(trajectories.SCHEMA.names).cast(trajectories.SCHEMA)
-    step = table["step"][0].as_py()
-    named = {b"earl.format": trajectories.FORMAT, b"earl.step": str(step).encode()}
-    table = table.replace_schema_metadata(named)
-    return step, trajectories.from_table(table, strict=False), trajectories.experiences_of(table)
 
 
 class AuditedRun:

@@ -1,4 +1,4 @@
-"""Renders the page of one or several runs: the layout timeline, the template, and all plots by section."""
+"""Renders the page of one or several runs: its facts and tables, the template, and all plots by section."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -97,35 +97,11 @@ def time_table(data: RunData) -> list[dict[str, Any]]:
     ]
 
 
-STAGES = ("rollout", "experience", "update")
 MAX_CHANGES = 100
-
-
-def layout_figures(runs: Sequence[RunData]) -> list[Figure]:
-    figures = [_layout_figure(runs, number, stage) for number in range(len(runs)) for stage in STAGES]
-    return [figure for figure in figures if figure.spec]
 
 
 def changes(data: RunData) -> list[RecordedDecision]:
     return [one for one in data.decisions if one.choice != one.before][-MAX_CHANGES:]
-
-
-def _layout_figure(runs: Sequence[RunData], number: int, stage: str) -> Figure:
-    data, where = runs[number], figures.label_of(runs, number, stage)
-    made = {one.step: one.choice for one in data.decisions if one.stage == stage}  # the last of a repeated step
-    steps, names = sorted(made), sorted({*made.values()})
-    color, hover = figures.color_of(number, 0, len(runs)), {"hovertemplate": "%{text}", "meta": figures.AGAIN}
-    chosen = figures.line(
-        "layout", [(step, names.index(made[step])) for step in steps], color, {"shape": "hv"}, **hover
-    )
-    chosen["text"] = [figures.plain(made[step]) for step in steps]
-    contexts = figures.thin(data.numbers.metrics.get("context/window/mean", []))
-    traces = [chosen, figures.line("mean context", contexts, figures.GREY, yaxis="y2", hovertemplate="%{y:.4g}")]
-    axis = {"title": {"text": "tokens"}, "overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
-    ticks = {"tickmode": "array", "tickvals": [*range(len(names))], "ticktext": [figures.plain(name) for name in names]}
-    placed = figures.layout([data], "", yaxis={**ticks, "automargin": True}, yaxis2={**axis, "automargin": True})
-    title, told = (words.format(where) for words in figures.PLOTS["words"]["layout"].values())
-    return Figure(f"layout-{number}-{stage}", title, told, {"data": traces, "layout": placed} if made else None)
 
 
 # Pages are self-contained: template, style, script and plotly.js. Text from a model, an environment or a recipe is
@@ -187,7 +163,6 @@ def _sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
         "training": figures.training_figures(runs),
         "other": figures.other_figures(runs),
         "context": [*context_figures(runs), forecast_figure(runs), *([m for m in maps if m.spec] if several else maps)],
-        "layouts": layout_figures(runs),
         "time": [figures.time_figure(runs)],
     }
 
@@ -227,6 +202,7 @@ def _several(runs: Sequence[RunData]) -> dict[str, Any]:
     lasts = [results.phases(run)[-1] for run in runs]
     return {
         "runs": runs,
+        "changes": [],
         "facts": [summary(run) for run in runs],
         "colors": [figures.color_of(place, 0, len(runs)) for place in range(len(runs))],
         "rows": results.final_rows(runs, lasts),

@@ -4,7 +4,7 @@ from typing import Any
 
 from earl import reports
 from earl.reports.data import gather
-from earl.reports.page import changes, layout_figures
+from earl.reports.page import changes
 from earl.runs.store import RecordedDecision, Store
 
 
@@ -24,17 +24,6 @@ def decided(folder: Any) -> Any:
     return folder
 
 
-def test_a_timeline_over_contexts(runs: Any) -> None:
-    data = gather(decided(runs.run()))
-    (figure,) = layout_figures([data])
-    chosen, contexts = figure.spec["data"]
-    assert chosen["x"] == list(range(1, 41))
-    assert chosen["text"] == ["dp4 tp1"] * 19 + ["dp2 tp2"] * 21  # of step 20 the one that it ended with
-    assert chosen["y"] == [1] * 19 + [0] * 21 and figure.spec["layout"]["yaxis"]["ticktext"] == ["dp2 tp2", "dp4 tp1"]
-    assert chosen["line"]["shape"] == "hv"
-    assert contexts["yaxis"] == "y2"
-
-
 def test_only_changes_are_told_with_why(runs: Any) -> None:
     data = gather(decided(runs.run()))
     assert [(one.step, one.reason) for one in changes(data)] == [(1, "first"), (20, "forced")]
@@ -46,9 +35,3 @@ def test_the_page_has_the_section_where_something_was_decided(runs: Any) -> None
     assert "does not fit &lt;b&gt;contexts&lt;/b&gt; of 130 tokens" in page
     plain = reports.write(runs.run(name="plain")).read_text()
     assert 'id="layouts"' not in plain
-
-
-def test_several_runs_have_a_timeline_each(runs: Any) -> None:
-    folders = [decided(runs.run(name=name)) for name in ("one", "two")]
-    assert len(layout_figures([gather(folder) for folder in folders])) == 2
-    assert 'id="layouts"' in reports.write(*folders).read_text()
