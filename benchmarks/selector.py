@@ -62,7 +62,6 @@ class SimulatedRun:
     squares: Floats  # [C]: seconds per squared token
     rooms: Floats  # [C]: longest context that fits
     error: Floats  # [2, C]: logarithm of predicted over true, and its change per doubling of the context
-    stated: float  # standard deviation of the former, which predictions come with
     switch_seconds: float
     taken_for: float
     """The assumed cost of a switch before one is measured."""
@@ -134,7 +133,6 @@ def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int, error
         squares=scale * np.concatenate([squares, again * squares]),
         rooms=np.minimum(np.concatenate([rooms, 2.5 * rooms]), LIMIT),
         error=error * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
-        stated=error,
         switch_seconds=switch,
         taken_for=switch * float(np.exp(random.uniform(-0.7, 0.7))),
         seed=seed,
@@ -185,7 +183,6 @@ def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
         simulated,
         {simulated.stage: simulated.taken_for},
         steps=len(simulated.loads),
-        error=simulated.stated,
     )
     if profiled:
         _profile(selector, simulated)

@@ -295,9 +295,6 @@ class SelectorConfig(Section):
     What `earl profile` has measured here is known from the first step on."""
     profile: bool = False
     """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
-    error: float = Field(0.085, ge=0.085, le=1.0)
-    """How wrong the predicted speed of a layout is beside another's, as the standard deviation of its logarithm. From
-    0.12 on layouts are tried for what a step of them tells; measurements may prove predictions more wrong, not less."""
 
 
 # Who plays where, and what may be said: [env], [agent], [context], [rollout].

@@ -63,9 +63,7 @@ class Layouts:
             self._offered = candidates(self._costs)
             self._cold.update(self._offered)
             switches = dict.fromkeys(self._offered, SWITCH_SECONDS)
-            self._selector = Selector(
-                self._offered, self._costs, switches, steps=config.total_steps, error=config.selector.error
-            )
+            self._selector = Selector(self._offered, self._costs, switches, steps=config.total_steps)
             self._laid = {stage: choices[0] for stage, choices in self._offered.items()}
             state = self._selector.state()
             for stage, choice in self._laid.items():

@@ -1,6 +1,6 @@
 """Measurements of layouts: ratios to predictions by bucket, the corrections that follow, and timings before a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import log, log2
@@ -75,12 +75,15 @@ def place_of(tokens: float, sequences: int) -> tuple[float, float]:
 Floats = NDArray[np.float64]
 
 STAGE, CHOICE, NEAR = 0.1, 0.06, 0.06
-"""Prior standard deviations of the three errors, as logarithms: 0.06 is about 6 %."""
-WIDER = tuple((2.0**power, 4.0**-power) for power in range(6))
-"""Factors that the last two's variances may have to be multiplied by, and how likely each is, but for a constant:
-predictions may be far more wrong than is said."""
+"""Standard deviations of the three errors, as logarithms; the last two only in proportion to each other."""
 ERROR = (CHOICE**2 + NEAR**2) ** 0.5
-"""Standard deviation of the logarithm of a prediction of one choice over the truth, apart from what all share."""
+USUAL, DOUBT = 0.15, 1.0
+"""How wrong predictions of one choice are before anything is known: the median of their standard deviation, and the
+standard deviation of its logarithm."""
+ERRORS = 0.03 * 2.0 ** (np.arange(9) / 2)
+"""Standard deviations that those errors may have."""
+SPREADS = 0.05 * 2.0 ** np.arange(5)
+"""Standard deviations that the true seconds of choices may have, as logarithms."""
 REACH = 2.0  # doublings of the load over which a choice's measurements fade
 SLOPE, MIDDLE = 0.02, 10.0
 """Standard deviation of an error's change per doubling of the context, and log2 of the context without it."""
@@ -88,9 +91,8 @@ NOISE, NOISE_POINTS = 0.05, 4.0
 """Prior standard deviation of one measurement, and the number of measurements that it weighs."""
 
 
-SURE = 0.12
-"""Doubt below which a choice is known. More is where predictions are said or proved to be off by that, and nothing was
-measured near this load."""
+SURE, SURE_NOW = 0.12, 0.06
+"""Doubt below which a choice that was measured is known, and below which the present one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,60 +102,80 @@ class Correction:
     shared: float  # logarithm of the factor on every prediction of the stage
     own: dict[Choice, tuple[Floats, Floats, Floats]]
     """By choice: measured places [N, 2], their weights [N], and the inverse of their covariance [N, N]."""
-    wider: float  # variance of choices' errors over its prior
+    means: dict[Choice, float]  # by choice, expected before it is measured, apart from `shared`
+    wider: float  # variance of choices' errors over ERROR**2
     noise: float  # variance of one measurement
 
     def at(self, choices: Sequence[Choice], places: Floats) -> Floats:
         """Logarithm of the factor on predictions for C choices at P places [P, 2], as of `place_of`: [C, P]."""
         result = np.full((len(choices), len(places)), self.shared)
         for row, choice in enumerate(choices):
+            result[row] += self.means.get(choice, 0.0)
             if choice in self.own:
                 known, weights, _ = self.own[choice]
                 result[row] += _covariance(places, known, self.wider) @ weights
         return result
 
-    def telling(self, choice: Choice, places: Floats) -> tuple[float, ...]:
+    def telling(self, choice: Choice, places: Floats, least: float = SURE) -> tuple[float, ...]:
         """Standard deviation by which one more measurement at the first place [P, 2] would move that logarithm at each,
-        apart from the error that all choices share [P]; nothing where that is known."""
+        apart from the error that all choices share [P]; empty if it was measured and the doubt is below `least`."""
         covariance = _covariance(places[:1], places, self.wider)[0]
         if choice in self.own:
             known, _, inverse = self.own[choice]
             here, there = (_covariance(own, known, self.wider) for own in (places[:1], places))
             covariance = covariance - there @ inverse @ here[0]
-        if covariance[0] < max(self.noise, SURE**2):
-            return ()
+            if covariance[0] < least**2:
+                return ()
         moved = np.maximum(covariance, 0.0) / np.sqrt(max(float(covariance[0]), 0.0) + self.noise)
         return tuple(moved.tolist())
 
 
-def correction(cells: Cells, stated: float = 1.0) -> Correction:
-    """`stated`: how many times the usual variance choices' errors are said to have; measurements may prove more."""
+def correction(cells: Cells, predicted: Mapping[Choice, float] | None = None) -> Correction:
+    """`predicted`: logarithms of the predicted seconds of the choices to choose from now."""
     noise = _noise(cells)
     measured: dict[Choice, list[ProfileCell]] = {}
     for cell in cells:
         measured.setdefault(cell.choice, []).append(cell)
-    wider = _wider(measured, stated)
+    middle = fmean(predicted.values()) if predicted else 0.0
+    apart = {choice: value - middle for choice, value in (predicted or {}).items()}
+    wider, drawn = _prior(measured, apart, noise)
+    means = {choice: -drawn * value for choice, value in apart.items()}
     systems = {choice: _system(tuple(own), noise, wider) for choice, own in measured.items()}
+    away = {choice: ratios - means.get(choice, 0.0) for choice, (_, ratios, _) in systems.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
-    shared = sum(float((inverse @ ratios).sum()) for _, ratios, inverse in systems.values()) / precision
+    shared = sum(float((systems[choice][2] @ own).sum()) for choice, own in away.items()) / precision
     own = {
-        choice: (places, inverse @ (ratios - shared), inverse) for choice, (places, ratios, inverse) in systems.items()
+        choice: (places, inverse @ (away[choice] - shared), inverse) for choice, (places, _, inverse) in systems.items()
     }
-    return Correction(shared, own, wider, noise)
+    return Correction(shared, own, means, wider, noise)
 
 
-def _wider(measured: dict[Choice, list[ProfileCell]], stated: float) -> float:
-    """Variance of choices' errors over its prior, to two digits, so that cached systems stay valid.
-    Its mean under WIDER, given the mean ratios of the measured choices: normal, with the shared error in all."""
-    ratios = [fmean(cell.ratio for cell in cells) for cells in measured.values()]
-    count, total, squares = len(ratios), sum(ratios), sum(ratio**2 for ratio in ratios)
-    factors = stated * np.array([factor for factor, _ in WIDER])
-    own = factors * (CHOICE**2 + NEAR**2)
-    both = own + count * STAGE**2
-    quadratic = squares / own - STAGE**2 * total**2 / (own * both)
-    logs = -0.5 * (quadratic + (count - 1) * np.log(own) + np.log(both))
-    likely = np.array([chance for _, chance in WIDER]) * np.exp(logs - logs.max())
-    return float(f"{likely @ factors / likely.sum():.1e}")
+def _prior(
+    measured: dict[Choice, list[ProfileCell]], apart: Mapping[Choice, float], noise: float
+) -> tuple[float, float]:
+    """What predictions and measurements say of the errors of predictions: their variance over ERROR**2, to two digits,
+    so that cached systems stay valid; and the share by which predictions are drawn to their mean.
+
+    Empirical Bayes: true logarithms of choices differ with variance t, predictions of them are off with variance e. So
+    predictions `apart` from their mean have variance t + e; given one of d, the ratio of measured over predicted has
+    mean -d * e / (t + e) and variance e * t / (t + e) (Efron and Morris, 1973). Means over a grid of both.
+    """
+    errors, spreads = (grid.ravel() ** 2 for grid in np.meshgrid(ERRORS, SPREADS))
+    both = errors + spreads
+    logs = -0.5 * (np.log(errors / USUAL**2) / (2 * DOUBT)) ** 2
+    if apart:
+        logs -= 0.5 * ((len(apart) - 1) * np.log(both) + sum(own**2 for own in apart.values()) / both)
+    if measured:  # one ratio of each, normal, with the shared error in all
+        ratios = np.array([fmean(cell.ratio for cell in cells) for cells in measured.values()])
+        counts = [min(sum(cell.count for cell in cells), REMEMBERED) for cells in measured.values()]
+        away = ratios + np.outer(errors / both, [apart.get(choice, 0.0) for choice in measured])
+        own = (errors * spreads / both)[:, None] + noise / np.array(counts)
+        precision = STAGE**-2 + (1 / own).sum(1)
+        logs -= 0.5 * ((away**2 / own).sum(1) - (away / own).sum(1) ** 2 / precision)
+        logs -= 0.5 * (np.log(own).sum(1) + np.log(precision))
+    likely = np.exp(logs - logs.max())
+    likely /= likely.sum()
+    return float(f"{likely @ (errors * spreads / both) / ERROR**2:.1e}"), float(likely @ (errors / both))
 
 
 @lru_cache(maxsize=512)
@@ -171,7 +193,7 @@ def _covariance(places: Floats, others: Floats, wider: float) -> Floats:
     distance = np.abs(places[:, None] - others[None]).sum(-1)
     doublings = np.outer(places[:, 0] - MIDDLE, others[:, 0] - MIDDLE)
     covariance: Floats = wider * (CHOICE**2 + NEAR**2 * np.exp(-distance / (REACH * wider**0.5)))
-    return covariance + (wider - 1) * SLOPE**2 * doublings
+    return covariance + max(wider - 1, 0.0) * SLOPE**2 * doublings
 
 
 def _noise(cells: Cells) -> float:

@@ -44,7 +44,6 @@ READERS = {
     "placement.memory_gib": (2.0, {"colocated", "disaggregated"}),
     "selector.kind": ("auto", ON_RAY),
     "selector.profile": (True, set()),  # alone: with selector.kind it is read, see below
-    "selector.error": (0.3, set()),
     "sampler.engine": ("vllm", ALL),
     "sampler.tp": (2, OF_VLLM | ON_RAY),
     "sampler.compiled": (True, OF_VLLM),
@@ -109,7 +108,7 @@ def test_settings_that_another_setting_brings_into_use(name: str) -> None:
     if name in OF_VLLM:
         check_options(recipe(algorithm={"correction": "sequence", "correction_cap": 3.0}), SITES[name])
     if name in ON_RAY:
-        check_options(recipe(selector={"kind": "auto", "profile": True, "error": 0.3}), SITES[name])
+        check_options(recipe(selector={"kind": "auto", "profile": True}), SITES[name])
 
 
 def test_a_correction_is_of_use_where_rollout_runs_ahead_or_arithmetic_differs() -> None:

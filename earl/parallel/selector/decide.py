@@ -298,20 +298,20 @@ def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     allowed = _allowed(inputs)
     dwell = dwell_steps(state, inputs.settings)
     counts = weights(dwell, inputs.remaining)
-    margin = 1 + inputs.settings.margin
     seconds = np.array([one.seconds for one in inputs.candidates])
-    costs = margin * np.array([one.cost_seconds for one in inputs.candidates])
+    plain = np.array([one.cost_seconds for one in inputs.candidates])
+    costs = (1 + inputs.settings.margin) * plain
     known = np.where(allowed, totals(inputs.candidates, seconds, counts, costs), np.inf)
     present = next((n for n, one in enumerate(inputs.candidates) if one.choice == state.current), None)
-    measured = present is not None and inputs.candidates[present].origin == "measured"
-    total = known - worth(inputs, counts) if measured else known  # one after the other
     if present is None or not allowed[present]:
-        best = int(np.argmin(total + costs))
+        best = int(np.argmin(known + costs))
         reason = "first" if state.current is None else "forced"
         return _taken(state, inputs, best, reason, _compelled(state, inputs))
-    wanted = _cheapest(total, costs, present)
-    if wanted != present and measured and (state.on_trial or inputs.candidates[wanted].telling):
-        return _tried(state, inputs, total, costs, present, wanted)
+    if inputs.candidates[present].origin == "measured":  # one after the other
+        total = np.where(allowed, totals(inputs.candidates, seconds, counts, plain), np.inf) - worth(inputs, counts)
+        wanted = _cheapest(total, plain, present)
+        if state.on_trial or (wanted != present and inputs.candidates[wanted].telling):
+            return _tried(state, inputs, total, plain, present, wanted)
     risked = costs + risks(state, inputs, dwell)
     with_risks = np.where(allowed, totals(inputs.candidates, seconds, counts, risked), np.inf)
     return _weighed(state, inputs, known, costs, present, _cheapest(with_risks, risked, present))
@@ -322,6 +322,8 @@ def _tried(
 ) -> tuple[StageState, Decision]:
     """A switch to a choice of which too little is known, or away from such a one. Hysteresis guards against loads that
     turn, not against errors of predictions, so neither counts as a switch back nor has to wait."""
+    if wanted == present:
+        return _taken(state, inputs, present, "stays", "it is on trial, and no other choice is worth the switch to it")
     one = inputs.candidates[wanted]
     tells = "what a step of it tells is weighed, too" if one.telling else "what was tried is no better"
     saves = f"{one.choice} ({one.origin}) is expected to save {total[present] - total[wanted]:.3g} s in all"

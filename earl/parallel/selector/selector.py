@@ -20,7 +20,7 @@ from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.parallel.layout import STAGES, Choice, Stage, bucket_of
 from earl.parallel.memory import Load, Origin
-from earl.parallel.profile import ERROR, Cells, Correction, correction, measured, place_of
+from earl.parallel.profile import SURE, SURE_NOW, Cells, correction, measured, place_of
 from earl.parallel.selector.decide import AHEAD, Candidate, Decision, Floats, Inputs, Settings, StageState, decide
 
 
@@ -73,6 +73,14 @@ class Memory:
 _MEMORY = TypeAdapter(Memory)
 
 
+class Fitting(NamedTuple):
+    """Number of look-aheads at which a choice fits, the same in each future, and the obstacle at the next."""
+
+    fits: int
+    futures: tuple[int, ...]
+    why_not: str
+
+
 FUTURES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Quantiles of the forecast, each the middle of a fifth of the futures."""
 
@@ -106,17 +114,12 @@ class Selector:
         switch_seconds: Mapping[Stage, float],
         settings: Settings | None = None,
         steps: int | None = None,
-        error: float = ERROR,
     ) -> None:
         """`candidates` are the choices of each stage; `steps` is the last step of the run, if known.
-        `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement. `error` is the standard
-        deviation of log(measured / predicted) of one choice, apart from what all have in common, that predictions are
-        said to have, if that is more than usual; measurements may prove it larger."""
+        `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement."""
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
         self._soon = guarded(self._settings)
-        self._stated = max(1.0, error / ERROR) ** 2
-        self._corrections: dict[Stage, Correction] = {}
         self._memory = Memory()
 
     def record_load(self, step: int, load: Load) -> None:
@@ -128,7 +131,6 @@ class Selector:
         stage = choice.stage
         predicted = self._costs.seconds(choice, load)
         self._memory.cells[stage] = measured(self._memory.cells[stage], choice, load, seconds, predicted)
-        self._corrections.pop(stage, None)
 
     def out_of_memory(self, choice: Choice, load: Load, step: int) -> None:
         """Bar a choice for such contexts and loads and above; a repetition of this step expects them again."""
@@ -152,17 +154,25 @@ class Selector:
         tokens, sequences = [load.mean_tokens for load in loads], loads[0].sequences
         typical = self._typical(tokens)
         predicted = np.array([[self._costs.seconds(choice, load) for load in typical] for choice in choices])
-        places = np.array([place_of(one, sequences) for one in tokens])
-        correction = self._correction(stage)
-        seconds = predicted * np.exp(correction.at(choices, places))
         prepared = [_never_shrinking(own) for own in (loads, *futures)]
-        met = self._met(step)
-        candidates = [
-            self._candidate(choice, own, correction.telling(choice, places), prepared, met)
-            for choice, own in zip(choices, seconds.tolist(), strict=True)
+        rooms = {choice: self._room(choice, prepared) for choice in choices}
+        current, cells = self._memory.stages[stage].current, self._memory.cells[stage]
+        tried = {cell.choice for cell in cells}
+        offered = [
+            number
+            for number, one in enumerate(choices)
+            if one == current or one in tried or not _needless(one, rooms, self._soon)
         ]
-        current = self._memory.stages[stage].current
-        candidates = [one for one in candidates if one.choice == current or not _needless(one, candidates, self._soon)]
+        logs = np.log(predicted[:, 0])
+        found = correction(cells, {choices[one]: float(logs[one]) for one in offered if rooms[choices[one]].fits})
+        places = np.array([place_of(one, sequences) for one in tokens])
+        seconds = predicted * np.exp(found.at(choices, places))
+        met = self._met(step)
+        candidates = []
+        for one, own in ((choices[number], seconds[number].tolist()) for number in offered):
+            telling = found.telling(one, places, SURE_NOW if one == current else SURE)
+            origin: Origin = "measured" if one in tried else "predicted"
+            candidates.append(self._candidate(one, own, origin, telling, rooms[one], met))
         return Inputs(
             step,
             stage,
@@ -179,7 +189,6 @@ class Selector:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._memory = _MEMORY.validate_python(state)
-        self._corrections.clear()
 
     def _loads(self, step: int) -> list[list[Load]]:
         """Expected loads by look-ahead: the median of the mean; of the longest, each row of `room`."""
@@ -214,26 +223,22 @@ class Selector:
     def _failed(self, step: int) -> list[Load]:
         return [one.load for one in self._memory.barred if one.step == step]
 
-    def _candidate(
-        self,
-        choice: Choice,
-        seconds: list[float],
-        telling: tuple[float, ...],
-        loads: Sequence[Sequence[Load]],
-        met: Load,
-    ) -> Candidate:
+    def _room(self, choice: Choice, loads: Sequence[Sequence[Load]]) -> Fitting:
         fits, why_not = self._fits(choice, loads[0])
         futures = [fits] * (len(loads) - 1)
         if fits >= self._soon:  # until then all futures are equal
             least = self._soon
             for number in reversed(range(len(futures))):  # shorter contexts fit at least as long
                 futures[number] = least = self._fits(choice, loads[1 + number], least)[0]
+        return Fitting(fits, tuple(futures), why_not)
+
+    def _candidate(
+        self, choice: Choice, seconds: list[float], origin: Origin, telling: tuple[float, ...], room: Fitting, met: Load
+    ) -> Candidate:
         known = self._memory.switch_cost(choice)
         cost = (self._switch_seconds[choice.stage] + known.seconds) / (1 + known.times)
-        tried = any(cell.choice == choice for cell in self._memory.cells[choice.stage])
-        origin: Origin = "measured" if tried else "predicted"
-        seen = fits > 0 or not self.obstacle(choice, met)
-        return Candidate(choice, tuple(seconds), origin, fits, tuple(futures), seen, why_not, cost, telling)
+        seen = room.fits > 0 or not self.obstacle(choice, met)
+        return Candidate(choice, tuple(seconds), origin, *room[:2], seen, room.why_not, cost, telling)
 
     def _fits(self, choice: Choice, loads: Sequence[Load], low: int = 0) -> tuple[int, str]:
         """Number of look-aheads, at least `low`, at which it fits, and the obstacle at the next: found by bisection."""
@@ -252,24 +257,19 @@ class Selector:
             return f"it ran out of memory at step {barred.step} with contexts of {barred.load.longest_tokens} tokens"
         return self._costs.obstacle(choice, load)
 
-    def _correction(self, stage: Stage) -> Correction:
-        if stage not in self._corrections:
-            self._corrections[stage] = correction(self._memory.cells[stage], self._stated)
-        return self._corrections[stage]
 
-
-def _needless(one: Candidate, candidates: Sequence[Candidate], soon: int) -> bool:
+def _needless(one: Choice, rooms: Mapping[Choice, Fitting], soon: int) -> bool:
     """Whether it does the work of another one that fits now, and recomputes or offloads besides: that only adds to it,
-    whatever is predicted. What was in use is judged by its measurements."""
-    if one.origin == "measured" or not (one.choice.recompute or one.choice.offload):
+    whatever is predicted."""
+    if not (one.recompute or one.offload):
         return False
     return any(
-        other.choice != one.choice
-        and other.fits >= min(one.fits, soon)
-        and other.choice == replace(one.choice, recompute=other.choice.recompute, offload=other.choice.offload)
-        and other.choice.recompute <= one.choice.recompute
-        and other.choice.offload <= one.choice.offload
-        for other in candidates
+        other != one
+        and room.fits >= min(rooms[one].fits, soon)
+        and other == replace(one, recompute=other.recompute, offload=other.offload)
+        and other.recompute <= one.recompute
+        and other.offload <= one.offload
+        for other, room in rooms.items()
     )
 
 

@@ -79,9 +79,9 @@ def test_it_keeps_its_rules(course):
 
 def test_a_layout_of_which_little_is_known_is_tried_for_what_that_tells():
     """Predicted as fast as the present one, and a measurement would move that by 20 %: E[min(1, e^X)] = 0.5 + e^0.02 *
-    Phi(-0.2) = 0.929, so each of 300 steps may save 0.071 s: 21.2 s. The switch is weighed with half its cost more."""
+    Phi(-0.2) = 0.929, so each of 300 steps may save 0.071 s: 21.2 s, which the switch may cost."""
     state = StageState(current=CHOICES[0], since=-50)
-    for cost, reason in ((14.0, "trial"), (14.3, "stays")):
+    for cost, reason in ((21.0, "trial"), (21.4, "stays")):
         present, untried = candidate(CHOICES[0], origin="measured"), candidate(CHOICES[1], cost=cost, telling=0.2)
         assert decide(state, inputs(0, [present, untried], 299))[1].reason == reason
         assert decide(state, inputs(0, [present, replace(untried, telling=())], 299))[1].reason == "stays"
