@@ -34,7 +34,7 @@ from earl.cli.live.canvas import (
 from earl.cli.live.now import WARNINGS, Forecast, Points, RunNow, forecasts
 from earl.formats import duration, percent, short, size
 from earl.matches import by_opponent, mean_over_seats
-from earl.runs.summary import FINAL
+from earl.runs.summary import FINAL, tool_use
 
 STYLES = {**dict.fromkeys(("training", "warm start", "last evaluation", "finished"), GOOD), "starting": ""}
 """By phase; others are warnings."""
@@ -147,7 +147,20 @@ def stages(run: RunNow, height: int) -> Drawn:
     told = f"{duration(now.pace(run))} per step{rate}"
     course = columns(len(told) + 1, 0)
     course.add_row(told, Sparkline([*seconds.values()]))
-    return [table, course]
+    return [table, course, *_tools(run)]
+
+
+def _tools(run: RunNow) -> Drawn:
+    """One line about the last step's calls."""
+    use = tool_use({name: points[-1:] for name, points in run.numbers.metrics.items()})
+    told = [
+        f"{safe(tool)} {short(own.get('calls', 0))} calls, wait {duration(own.get('queue_seconds', 0))}, "
+        f"run {duration(own.get('run_seconds', 0))}"
+        for tool, own in use.items()
+    ]
+    cores = run.last("tool_core_use")
+    told += [] if math.isnan(cores) else [f"cores {percent(cores)} in use"]
+    return [Text(f"tools: {'; '.join(told)}".replace("µ", "u"), no_wrap=True)] if use else []
 
 
 def events(run: RunNow, height: int) -> Drawn:
