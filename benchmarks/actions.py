@@ -14,12 +14,13 @@ from statistics import fmean, median
 from time import perf_counter, thread_time
 from typing import Any
 
-from earl.actions.pool import Recorded, action_metrics, pool
+from earl.actions.pool import core_use, pool
 from earl.actions.queue import ActionQueue, Cells, Durations, Rate, ToolCost
 from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
-from earl.benchmarks.action_simulator import HOLD, Route, SimulatedCall, simulate
+from earl.actions.simulator import HOLD, Route, SimulatedCall, simulate
 from earl.envs.tools.table import TableEnv
 from earl.rollout.drivers import THREADS
+from earl.rollout.metrics import tool_metrics
 
 HOSTS, CORES = 15, 256
 WIDTHS = (1, 2, 4, 8, 16)
@@ -310,14 +311,12 @@ def _real(episodes: int, seed: int) -> dict[str, Any]:
     ways = {"per_action": episodes, "per_trajectory": len(pool().cores)}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     results: dict[str, list[Any]] = {}
-    recorded: list[Recorded] = []
     for _ in range(3):
         for name, at_once in ways.items():
-            pool().take()
             began = perf_counter()
             results[name] = _step(episodes, at_once, seed)
             seconds[name].append(perf_counter() - began)
-            recorded = pool().take() if name == "per_action" else recorded
+    calls = [call for told in results["per_action"] for *_, info in told for call in info.get("tool_calls", ())]
     middle = {name: median(own) for name, own in seconds.items()}
     waits = _overhead()
     return {
@@ -326,9 +325,9 @@ def _real(episodes: int, seed: int) -> dict[str, Any]:
         "step_seconds": middle,
         "step_ratio": middle["per_trajectory"] / middle["per_action"],
         "same_results": results["per_action"] == results["per_trajectory"],
-        "tools": action_metrics(recorded, len(pool().cores)),
+        "tools": {**tool_metrics(calls), **core_use(calls, len(pool().cores))},
         "overhead_milliseconds": waits,
-        "overhead": waits / 1000 / fmean(one.ended - one.began for one in recorded),
+        "overhead": waits / 1000 / fmean(call.run_seconds for call in calls),
     }
 
 
@@ -338,7 +337,6 @@ def _overhead(calls: int = 500) -> float:
     for _ in range(calls):
         with pool().action("nothing", (1,)):
             pass
-    pool().take()
     return 1000 * (perf_counter() - began) / calls
 
 

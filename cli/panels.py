@@ -26,7 +26,7 @@ from earl.config import Config
 from earl.formats import duration, percent, short
 from earl.matches import MatchResult, by_opponent, mean_over_seats
 from earl.runs.store import Numbers
-from earl.runs.summary import FINAL, last_evaluation
+from earl.runs.summary import FINAL, last_evaluation, tool_use
 from earl.trajectory import Author
 
 GOOD, WARN, BAD = "green", "yellow", "red"
@@ -273,8 +273,26 @@ def authors(run: RunNow, height: int) -> Drawn:
 
 
 def stages(run: RunNow, height: int) -> Drawn:
-    seconds = dict(islice(stage_seconds(run).items(), max(1, height - 1)))
-    return _shares("stage, per step", seconds, lambda value: duration(value).replace("µ", "u"))  # without UTF-8
+    calls = _calls(run)
+    seconds = dict(islice(stage_seconds(run).items(), max(1, height - 1 - len(calls))))
+    return [*_shares("stage, per step", seconds, _told), *calls]
+
+
+def _calls(run: RunNow) -> Drawn:
+    """One line about the last step's calls of tools."""
+    use = tool_use({name: points[-1:] for name, points in run.numbers.metrics.items()})
+    told = [
+        f"{safe(tool)} {short(own.get('calls', 0))} calls, wait {_told(own.get('queue_seconds', 0))}, "
+        f"run {_told(own.get('run_seconds', 0))}"
+        for tool, own in use.items()
+    ]
+    cores = run.last("tool_core_use")
+    told += [] if math.isnan(cores) else [f"cores {percent(cores)} in use"]
+    return [Text(f"tools: {'; '.join(told)}")] if use else []
+
+
+def _told(seconds: float) -> str:
+    return duration(seconds).replace("µ", "u")  # terminals without UTF-8
 
 
 def _shares(title: str, parts: dict[str, float], shown: Callable[[float], str]) -> Drawn:

@@ -29,7 +29,10 @@ from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
 from earl.planner.sheet import Grid, comparison_grid, emitted, layout_text, sheet
 from earl.planner.tracing import trace_question
+from earl.planner.workload import TracedCall, of_call, of_file
+from earl.planner.workload import sizes as sizes_of_tools
 from earl.recipe import build, load_toml, override
+from earl.runs import trajectories
 from earl.runs.store import Store
 
 
@@ -300,6 +303,33 @@ def show_replayed(result: dict[str, Any], as_json: bool) -> None:
     return None
 
 
+def recorded_calls(root: Path, name: str) -> list[TracedCall]:
+    """The calls of tools in a run's kept steps. Raises EarlError where there is no such run."""
+    kept = [trajectories.read(path) for path in trajectories.files(need_run(root, name).trajectories)]
+    played = [(step, one) for step, groups in kept for group in groups for one in group.trajectories]
+    return [of_call(f"{step} {number}", call) for number, (step, one) in enumerate(played) for call in one.tools]
+
+
+def tool_sizes(root: Path, trace: str, wanted: float | None, as_json: bool) -> None:
+    """Print what the calls of a run, or of a CSV file, need. Raises EarlError where they cannot be read."""
+    given = Path(trace)
+    found = sizes_of_tools(of_file(given) if given.is_file() else recorded_calls(root, trace), wanted)
+    if as_json:
+        return print_json([asdict(one) for one in found])
+    rows = [
+        (
+            one_line(one.resource),
+            f"{one.units:,}",
+            duration(one.completion_seconds),
+            duration(one.queue_seconds),
+            f"{one.use:.0%}",
+        )
+        for one in found
+    ]
+    names = ("\nof", "\nunits", "mean\ncompletion", "of it\nwaiting", "\nin use")
+    return _print(Grid("the recorded calls, played again", names, tuple(rows)))
+
+
 @declared("plan")
 def command(
     env: str | None,
@@ -311,11 +341,17 @@ def command(
     root: Path,
     emit: str | None,
     trace: bool,
+    tools: str | None,
+    completion: float | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     if replay is not None:
         return show_replayed(replayed_run(root, replay, margin), as_json)
+    if tools is not None:
+        return tool_sizes(root, tools, completion, as_json)
+    if completion is not None:
+        raise click.UsageError("--completion is read with --tools alone; leave it out, or name a run or a CSV file.")
     for name in ("model", "gpus"):
         if not given[name]:
             raise click.UsageError(f"Missing option '--{name}'.")

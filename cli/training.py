@@ -21,13 +21,14 @@ from earl.cli.options import print_json
 from earl.cli.players import in_env, need_run
 from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
-from earl.config import Config, RunConfig
+from earl.config import Config, RunConfig, ToolsConfig
 from earl.errors import EarlError
 from earl.formats import size
 from earl.observer import Observers, RecordedStep
 from earl.parallel.layout import learner_layout
 from earl.placement.ray.placement_spec import Fragment
 from earl.preflight import RunPlan
+from earl.preflight.prompts import tool_processes
 from earl.recipe import build, dump
 from earl.rollout.tasks import opponents
 from earl.runs import checkpoint, signing
@@ -102,6 +103,8 @@ def plan_lines(plan: RunPlan) -> list[str]:
         f"{envs}: {batch}; {warm}{_count(config.run.steps, 'step')} of {config.algorithm.name}",
         f"{config.model.path or 'a new model'} of {plan.parameters:,} parameters, {where}; opponents: {opponents}",
     ]
+    if config.tools != ToolsConfig() and (sharing := tool_processes(config)) > 1:
+        lines.append(f"[tools]: each of {sharing} processes has 1/{sharing} of every limit")
     return [one_line(line) for line in [*lines, *(f"warning: {risk}" for risk in preflight.risks(config))]]
 
 

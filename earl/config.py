@@ -429,7 +429,8 @@ class SandboxConfig(Section):
 
 
 class ToolsConfig(Section):
-    """[tools]: limits of calls by the tool's name, over all processes of a run; a call above them waits."""
+    """[tools]: limits of calls by the tool's name, over all processes of a run; a call above them waits. Each process
+    that plays, and of these each of env.processes, has the same part of a limit."""
 
     cores: dict[str, Annotated[int, Field(ge=0, le=512)]] = Field({})
     """Tool → most cores that one call is given, in 1, 2, 4, …: as many as make calls end soonest. Absent: 1 where the
@@ -587,21 +588,6 @@ class Config(Section):
     selector: SelectorConfig = SelectorConfig()
 
     @model_validator(mode="after")
-    def _limits_of_tools_hold(self) -> "Config":
-        """One process cannot keep to limits for environments that call tools elsewhere."""
-        if self.tools == ToolsConfig():
-            return self
-        if isolated := [one.name for one in self.env.each.values() if one.processes]:
-            raise ValueError(f"[tools] cannot be kept in the env.processes of {isolated[0]}; set one of them only")
-        for name, most in self.tools.at_once.items():
-            if most < self.run.processes:
-                raise ValueError(
-                    f"tools.at_once.{name} = {most} is less than the {self.run.processes} of run.processes, which "
-                    f"share it; set run.processes to {most}"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _patience_can_be_decided(self) -> "Config":
         met = self.evaluate
         if met.patience and not (met.exact and "any" in met.opponents and not self.env.others):
@@ -632,6 +618,14 @@ class Config(Section):
         evaluate = {"opponents": [*other.opponents], "held_out": [], "exact": False}
         own = self.changed(warm_start={"teacher": teacher, "opponents": {}}, evaluate=evaluate)
         return own.model_copy(update={"env": env})
+
+    @property
+    def players(self) -> int:
+        """The most processes that play episodes, where the placement is decided."""
+        place = self.placement
+        if place.kind == "embedded":
+            return self.run.processes
+        return place.environments or place.samplers * self.sampler.tp
 
     @property
     def pool_size(self) -> int:

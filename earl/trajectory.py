@@ -7,7 +7,7 @@ episodes of one task have tokens (`Trajectory`) or not (`TrajectorySummary`). Gr
 the driver of a cluster sees summaries, tokens stay elsewhere.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from hashlib import blake2b
@@ -78,6 +78,23 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool. Calls are equal where they came to the same, whatever time they took.
+
+    Example:
+        ToolCall("python", 1767225600.0, 0.2, 0.05, cores=1)
+    """
+
+    tool: str
+    asked: float = field(compare=False)  # seconds since the epoch
+    queue_seconds: float = field(compare=False)  # until it began
+    run_seconds: float = field(compare=False)
+    cores: int = field(default=0, compare=False)  # of its own
+    fault: str = ""
+    """`refused` by the tool, `timeouts`, `faults`, or "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One agent-environment round, as offsets into the trajectory's tokens.
 
@@ -143,8 +160,7 @@ class Trajectory(Ended):
     outcome: Outcome
     illegal: int  # invalid replies, whether or not the episode continued
     error: str | None = None  # one line that names the fault when stop is one of FAULTS
-    tools: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Counts of calls, such as {"python/calls": 2, "python/timeouts": 1}; they go to the metrics, not to the file."""
+    tools: tuple[ToolCall, ...] = field(default=(), compare=False)
 
     @property
     def sampled(self) -> NDArray[np.bool_]:
@@ -221,7 +237,7 @@ class TrajectorySummary(Ended):
     num_sampled: int
     version_sum: int
     oldest: int
-    tools: Mapping[str, int]
+    tools: tuple[ToolCall, ...]
     author_tokens: NDArray[np.int64]
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:

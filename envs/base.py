@@ -20,6 +20,7 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from earl.errors import EarlError
+from earl.trajectory import ToolCall
 
 CHARACTERS = "".join(chr(code) for code in range(32, 127)) + "\n"
 
@@ -47,8 +48,8 @@ class Info(TypedDict, total=False):
     """The rule that the last action broke; absent when the action was legal."""
     outcome: str
     """"win", "draw" or "loss"; present when `terminated` is true."""
-    tool_records: dict[str, int]
-    """What became of the calls of this step, such as {"python/calls": 2, "python/timeouts": 1}."""
+    tool_calls: tuple[ToolCall, ...]
+    """The calls of tools of this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ def _checked_info(info: object) -> Info:
         raise EarlError(f"info is {reprlib.repr(info)}; return a dict")
     if info.get("role", "user") not in ROLES:
         raise EarlError(f"info['role'] is {reprlib.repr(info['role'])}; return one of {', '.join(ROLES)}")
-    records = info.get("tool_records", {})
-    if not isinstance(records, dict) or not all(isinstance(one, str) for one in records):
-        raise EarlError(f"info['tool_records'] is {reprlib.repr(records)}; return a dict of counts")
+    calls = info.get("tool_calls", ())
+    if not isinstance(calls, tuple) or not all(isinstance(one, ToolCall) for one in calls):
+        raise EarlError(f"info['tool_calls'] is {reprlib.repr(calls)}; return a tuple of ToolCall")
     return cast(Info, info)

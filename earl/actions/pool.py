@@ -1,4 +1,4 @@
-"""The actions of this process: a tool's call waits here for its cores and quota, and is recorded.
+"""The actions of this process: a tool's call waits here for its cores and quota.
 
 with pool().action("python", cores=(1,)): …      # the thread waits, and `granted()` are its cores until the end
 """
@@ -6,15 +6,14 @@ with pool().action("python", cores=(1,)): …      # the thread waits, and `gran
 import os
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from statistics import fmean
 
 from earl.actions.queue import ActionQueue, Cores, Rate, RunningAction, ToolCost
 from earl.config import ToolsConfig
+from earl.trajectory import ToolCall
 
 UNLIMITED = 1 << 30
 _granted: ContextVar[tuple[int, ...]] = ContextVar("granted", default=())
@@ -25,21 +24,28 @@ def granted() -> tuple[int, ...]:
     return _granted.get()
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A call that has ended, in seconds since the pool was made."""
+@dataclass(slots=True)
+class Admitted:
+    """A call that may run. Its cores are its own until the block ends, which sets `run_seconds`."""
 
     tool: str
-    asked: float
-    began: float
-    ended: float
-    cores: int
+    asked: float  # seconds since the epoch
+    queue_seconds: float
+    cores: tuple[int, ...]
+    run_seconds: float = 0.0
+
+    def told(self, fault: str = "") -> ToolCall:
+        return ToolCall(self.tool, self.asked, self.queue_seconds, self.run_seconds, len(self.cores), fault)
 
 
-def cores_of(rank: int, size: int) -> list[int]:
-    """Those of this machine that one of `size` processes may use."""
-    here = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
-    return here[rank::size] or [here[rank % len(here)]]
+def own_cores() -> list[int]:
+    """Those of this machine that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
+def part_of(cores: Sequence[int], rank: int, size: int) -> list[int]:
+    """Those of some cores that one of `size` processes has; a core is shared where they are fewer."""
+    return [*cores[rank::size]] or [cores[rank % len(cores)]]
 
 
 class ActionPool:
@@ -47,39 +53,32 @@ class ActionPool:
     each."""
 
     def __init__(self, cores: Sequence[int], tools: ToolsConfig | None = None, size: int = 1) -> None:
-        self.cores, self._limits, self._size = [*cores], tools or ToolsConfig(), size
-        self._lock, self._began = threading.Lock(), time.monotonic()
+        self.cores, self.limits, self.size = [*cores], tools or ToolsConfig(), size
+        self._lock = threading.Lock()
         self._costs: dict[str, ToolCost] = {}
         self._queue = ActionQueue({"cores": len(self.cores)}, self._costs, places={"cores": Cores(self.cores)})
         self._numbers = 0
         self._waiting: dict[int, threading.Event] = {}
-        self.recorded: list[Recorded] = []
 
     @contextmanager
-    def action(self, tool: str, cores: tuple[int, ...] = ()) -> Iterator[None]:
+    def action(self, tool: str, cores: tuple[int, ...] = ()) -> Iterator[Admitted]:
         """Wait until a call may begin. cores: the widths that it can use, unless the recipe says; none: it takes no
         core."""
-        asked = time.monotonic()
+        asked, clock = time.monotonic(), time.time()
         run = self._wait(tool, cores)
         own = run.place.units if run is not None and run.action.elastic == "cores" else ()
         began, token = time.monotonic(), _granted.set(own)
+        admitted = Admitted(tool, clock, began - asked, own)
         try:
-            yield
+            yield admitted
         finally:
             _granted.reset(token)
-            with self._lock:
-                ended = time.monotonic()
-                if run is not None:
+            ended = time.monotonic()
+            admitted.run_seconds = ended - began
+            if run is not None:
+                with self._lock:
                     self._queue.end(run.action.number, ended)
                     self._begin(ended)
-                since = self._began
-                self.recorded.append(Recorded(tool, asked - since, began - since, ended - since, len(own)))
-
-    def take(self) -> list[Recorded]:
-        """What was recorded since the last time."""
-        with self._lock:
-            taken, self.recorded = self.recorded, []
-        return taken
 
     def _wait(self, tool: str, cores: tuple[int, ...]) -> RunningAction | None:
         with self._lock:
@@ -90,8 +89,9 @@ class ActionPool:
             self._numbers += 1
             number, begun = self._numbers, threading.Event()
             self._waiting[number] = begun
-            self._queue.ask(number, tool)
-            self._begin(time.monotonic())
+            now = time.monotonic()
+            self._queue.ask(number, tool, now)
+            self._begin(now)
             wake = self._queue.wake()
         while not begun.wait(None if wake is None else max(0.0, wake - time.monotonic())):
             with self._lock:
@@ -105,16 +105,16 @@ class ActionPool:
 
     def _cost(self, tool: str, cores: tuple[int, ...]) -> ToolCost:
         """What a call of a tool takes; resource "": nothing."""
-        limits, needs = self._limits, dict[str, float]()
+        limits, needs = self.limits, dict[str, float]()
         most = limits.at_once.get(tool)
         if tool in limits.cores:
             cores = tuple(width for width in (1 << power for power in range(10)) if width <= limits.cores[tool])
         if tool in limits.per_second:
             needs[f"{tool} rate"] = 1.0
-            self._queue.add_rate(f"{tool} rate", Rate(limits.per_second[tool] / self._size, since=time.monotonic()))
+            self._queue.add_rate(f"{tool} rate", Rate(limits.per_second[tool] / self.size, since=time.monotonic()))
         calls = f"{tool} calls"
         if most is not None or needs:
-            self._queue.add(calls, UNLIMITED if most is None else most // self._size)
+            self._queue.add(calls, UNLIMITED if most is None else most // self.size)
         if cores:
             return ToolCost("cores", cores, {**needs, calls: 1.0} if most is not None else needs)
         return ToolCost(calls if most is not None or needs else "", (1,), needs)
@@ -129,29 +129,21 @@ def pool() -> ActionPool:
     global _pool
     with _pool_lock:
         if _pool is None:
-            _pool = ActionPool(cores_of(0, 1))
+            _pool = ActionPool(own_cores())
         return _pool
 
 
-def open_pool(tools: ToolsConfig, rank: int = 0, size: int = 1) -> ActionPool:
-    """Begin a pool for one of `size` processes of this machine."""
+def open_pool(cores: Sequence[int], tools: ToolsConfig, size: int) -> None:
+    """Begin the pool of this process, which has some cores, and one part in `size` of the limits."""
     global _pool
     with _pool_lock:
-        _pool = ActionPool(cores_of(rank, size), tools, size)
-        return _pool
+        _pool = ActionPool(cores, tools, size)
 
 
-def action_metrics(recorded: Sequence[Recorded], cores: int) -> dict[str, float]:
-    """Of each tool the mean seconds that a call waited and ran; of the cores the share that was used from
-    the first call to the last."""
-    by_tool: dict[str, list[Recorded]] = defaultdict(list)
-    for one in recorded:
-        by_tool[one.tool].append(one)
-    metrics = {}
-    for tool, own in sorted(by_tool.items()):
-        metrics[f"tool/{tool}/queue_seconds"] = fmean(one.began - one.asked for one in own)
-        metrics[f"tool/{tool}/seconds"] = fmean(one.ended - one.began for one in own)
-    if busy := sum(one.cores * (one.ended - one.began) for one in recorded):
-        took = max(one.ended for one in recorded) - min(one.asked for one in recorded)
-        metrics["tool_core_use"] = busy / (cores * took)
-    return metrics
+def core_use(calls: Sequence[ToolCall], cores: int) -> dict[str, float]:
+    """The share of some cores that calls had while they ran, from the first to the last; {}: none took a core."""
+    busy = [(one.asked, one.asked + one.queue_seconds + one.run_seconds) for one in calls if one.cores]
+    if not busy:
+        return {}
+    took = max(ended for _, ended in busy) - min(asked for asked, _ in busy)
+    return {"tool_core_use": sum(one.cores * one.run_seconds for one in calls) / max(cores * took, 1e-9)}

@@ -1,6 +1,6 @@
 """What waits and what runs on some resources: capacity, rates, cells of devices, and durations learned on the way.
 
-    ask(number, tool) ─▶ waiting ─▶ begin(now): schedule(), then a place for each ─▶ running ─▶ end(number, now)
+    ask(number, tool, now) ─▶ waiting ─▶ begin(now): schedule(), then a place for each ─▶ running ─▶ end(number, now)
 
 Time is an argument: a simulator and a process with threads use the same queue.
 """
@@ -13,10 +13,11 @@ from typing import Protocol
 from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
 from earl.errors import EarlError
 
-EXPECTED_SECONDS, EXPECTED_SERIAL = 1.0, 0.1
-"""Of a tool of which nothing was seen: its time, and the share of it that more units do not shorten."""
+EXPECTED_SECONDS = 1.0
+"""At least width, of a tool of which nothing was seen."""
 EXPECTED_CALLS = 4.0
-"""What that share weighs, in calls × squared distance of 1/width from its mean: some 30 calls of 1 … 16 units."""
+"""What it weighs that more units shorten all of a call, in calls × squared distance of 1/width from its mean: until
+calls of several widths were seen. A share that units do not shorten would make unseen narrow calls look quick."""
 REMEMBERED = 512
 """Calls that count in a mean: what a tool is asked changes as the policy learns."""
 
@@ -47,15 +48,14 @@ class Durations:
 
     def _fit(self, means: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
         if not means:
-            return EXPECTED_SECONDS * EXPECTED_SERIAL, EXPECTED_SECONDS * (1 - EXPECTED_SERIAL)
+            return 0.0, EXPECTED_SECONDS
         calls = sum(many for many, _ in means.values())
         mean = sum(many * seconds for many, seconds in means.values()) / calls
         part = sum(many / width for width, (many, _) in means.items()) / calls
-        # Least squares, held to the usual shape by EXPECTED_CALLS: what few calls took says little of a curve.
-        usual = mean * (1 - EXPECTED_SERIAL) / (EXPECTED_SERIAL + (1 - EXPECTED_SERIAL) * part)
+        # Least squares, held to that shape by EXPECTED_CALLS: what few calls took says little of a curve.
         spread = sum(many * (1 / width - part) ** 2 for width, (many, _) in means.items())
         slope = sum(many * (1 / width - part) * (seconds - mean) for width, (many, seconds) in means.items())
-        slope = (slope + EXPECTED_CALLS * usual) / (spread + EXPECTED_CALLS)
+        slope = (slope + EXPECTED_CALLS * mean / part) / (spread + EXPECTED_CALLS)
         shared = min(max(slope, 0.0), mean / part)
         return mean - shared * part, shared
 
@@ -213,7 +213,7 @@ class ActionQueue:
     def add_rate(self, resource: str, rate: Rate) -> None:
         self._rates[resource], self.free[resource] = rate, rate.burst
 
-    def ask(self, number: int, tool: str) -> None:
+    def ask(self, number: int, tool: str, now: float) -> None:
         """Let a call wait. Numbers rise."""
         cost = self.costs[tool]
         widths = tuple(width for width in cost.widths if width <= self.capacity[cost.resource])
@@ -221,7 +221,8 @@ class ActionQueue:
         if lacking or not widths:
             name = lacking[0] if lacking else cost.resource
             raise EarlError(f"a call of {tool} takes more {name} than the {self._most(name):g} that there is")
-        self.waiting[number] = Action(number, tool, cost.needs, cost.resource, self.durations.curve(tool, widths))
+        curve = self.durations.curve(tool, widths)
+        self.waiting[number] = Action(number, tool, cost.needs, cost.resource, curve, now)
 
     def _most(self, name: str) -> float:
         return self._rates[name].burst if name in self._rates else self.capacity.get(name, 0.0)
@@ -232,7 +233,7 @@ class ActionQueue:
             return []
         for name, rate in self._rates.items():
             self.free[name] = rate.refilled(self.free[name], now)
-        held = [Begun(run.action.elastic, run.width, run.expected_end(now)) for run in self.running.values()]
+        held = (Begun(run.action.elastic, run.width, run.expected_end(now)) for run in self.running.values())
         begun, full = [], set[str]()
         for grant in schedule(self.waiting.values(), held, self.free, now):
             if grant.action.elastic not in full:

@@ -1,11 +1,12 @@
 """Which waiting actions begin now, and on how many units: a pure function of what waits, runs and is free.
 
     waiting, first come first ─▶ longest prefix that fits at least width ─▶ by elastic resource: evict the last
-    while the sum of completion times falls ─▶ Grants
+    elastic ones while the sum of completion times falls ─▶ Grants
 
 That sum is exact for actions that begin, whose units `divided` finds, and estimated for those that go on to wait: a
 heap of completion times says when units become free. After ARL-Tangram (arXiv 2603.13019), whose heap has no published
-formula. First come first served holds on every resource, and where nothing runs the first begins, so none starves.
+formula. An elastic action may wait for a better width while others pass it, for as long as it takes at least width;
+then first come first served holds on every resource, and where nothing runs the first begins: none starves.
 """
 
 import heapq
@@ -13,7 +14,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 EXACT = 4096
 """Actions × units × widths up to which units are divided by dynamic programming; above it by the largest gain of a
@@ -74,6 +78,12 @@ class Action:
     elastic: str
     """The resource of which it takes a width of its curve."""
     curve: SpeedCurve
+    asked: float = 0.0
+
+    def begins(self, now: float) -> bool:
+        """Whether it begins where it fits: it has one width, or has waited for more as long as it takes at least
+        width. Such a one is not postponed, so none starves."""
+        return len(self.curve.widths) == 1 or now - self.asked >= self.curve.seconds[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +110,17 @@ def schedule(
     if not first:
         return []
     held: dict[str, list[Begun]] = defaultdict(list)
-    for one in running:
-        held[one.resource].append(one)
     grants: list[Grant] = []
     for resource, own in first.items():
         units = int(free[resource])
         if all(len(action.curve.widths) == 1 for action in own):
             grants += [Grant(action, action.curve.least) for action in own]
             continue
-        grants += _Division(own + rest[resource], len(own), held[resource], units, now, late).best()
+        for one in running if not held else ():
+            held[one.resource].append(one)
+        own.sort(key=lambda action: not action.begins(now))
+        fewest = sum(action.begins(now) for action in own)
+        grants += _Division(own + rest[resource], len(own), held[resource], units, now, late).best(fewest)
     return sorted(grants, key=lambda grant: grant.action.number)
 
 
@@ -122,8 +134,11 @@ def _longest_prefix(
     rest: dict[str, list[Action]] = defaultdict(list)
     seen = 0
     for seen, action in enumerate(waiting, 1):  # noqa: B007
-        key, least, needs = action.elastic, action.curve.least, action.needs
-        if key in blocked or left[key] < least or any(name in blocked or left[name] < needs[name] for name in needs):
+        key, least, needs = action.elastic, action.curve.widths[0], action.needs
+        fits = key not in blocked and left[key] >= least
+        for name, units in needs.items():
+            fits = fits and name not in blocked and left[name] >= units
+        if not fits:
             blocked.add(key)
             blocked.update(needs)
             rest[key].append(action)
@@ -152,16 +167,26 @@ class _Division:
         self._alike: dict[SpeedCurve, list[int]] = defaultdict(list)
         for number, curve in enumerate(self._curves[:candidates]):
             self._alike[curve].append(number)
-        # Of the actions from each on: the sum of seconds at least width, and of the work before each ended.
-        seconds = [curve.seconds[0] for curve in reversed(self._curves)]
-        work = [curve.seconds[0] * curve.least * many for many, curve in enumerate(reversed(self._curves), 1)]
-        self._seconds_from = [0.0, *accumulate(seconds)][::-1]
-        self._work_from = [0.0, *accumulate(work)][::-1]
+        self._tail_from = self._tails()
 
-    def best(self) -> list[Grant]:
-        """Evict from the last on while that helps: of thousands of trials, those at distances 0, 1, 2, 4, …, then
-        around the best. The first waits as well where units that run become free soon enough to make it faster."""
-        fewest, most = 0 if self._held else 1, self._candidates
+    def _tails(self) -> NDArray[np.float64]:
+        """Of the actions from each on, [actions + 1]: the sum of completion times where each has the width that is best
+        for itself and for those after it, which wait while its work is done."""
+        curves = [*dict.fromkeys(self._curves)]
+        number = {curve: place for place, curve in enumerate(curves)}
+        which = np.fromiter((number[curve] for curve in self._curves), np.int64, len(self._curves))
+        after = np.arange(len(which), 0, -1)
+        costs = np.empty((len(curves), len(which)))
+        for place, curve in enumerate(curves):
+            seconds, work = np.array(curve.seconds), np.multiply(curve.widths, curve.seconds) / self._total
+            costs[place] = (np.outer(after, work) + seconds).min(axis=1)
+        own = costs[which, np.arange(len(which))]
+        return np.append(own[::-1].cumsum()[::-1], 0.0)
+
+    def best(self, fewest: int) -> list[Grant]:
+        """Evict from the last on, but for the first `fewest`, while that helps: of thousands of trials, those at
+        distances 0, 1, 2, 4, …, then around the best. All wait where units that run become free soon enough."""
+        fewest, most = max(fewest, 0 if self._held else 1), self._candidates
         tried: dict[int, tuple[Shares, float]] = {}
 
         def cost(number: int) -> float:
@@ -220,7 +245,7 @@ class _Division:
             heapq.heappush(heap, (ends, width))
             free, total = free - width, total + ends
         rest = len(self._curves) - after + self._late
-        return total + rest * now + self._work_from[after] / self._total + self._seconds_from[after]
+        return total + rest * now + float(self._tail_from[after])
 
 
 Shares = dict[SpeedCurve, list[tuple[int, int]]]

@@ -1,7 +1,6 @@
 """The embedded placement: rollout, experience preparation and update in the same few processes, without Ray."""
 
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from earl.actions.pool import open_pool
+from earl.actions.pool import open_pool, own_cores, part_of
 from earl.agents.parser import parser
 from earl.agents.scripted import equilibrium
 from earl.algorithms.registry import algorithm
@@ -40,21 +39,6 @@ from earl.trajectory import Group, PlayedGroups, Task
 
 OrderedRows = tuple[Rows, NDArray[np.int64]]
 """Rows, and the index of each row's episode [N] over all processes."""
-
-
-def groups_to_bytes(groups: Sequence[Group]) -> bytes:
-    """As they are stored, after the counts of their calls of tools, which are not."""
-    tools = json.dumps([[dict(one.tools) for one in group.trajectories] for group in groups]).encode()
-    return len(tools).to_bytes(4, "little") + tools + to_bytes(groups)
-
-
-def groups_from_bytes(data: bytes) -> list[Group]:
-    begin = 4 + int.from_bytes(data[:4], "little")
-    counts, groups = json.loads(data[4:begin]), from_bytes(data[begin:])
-    return [
-        Group(tuple(replace(one, tools=own) for one, own in zip(group.trajectories, tools, strict=True)))
-        for group, tools in zip(groups, counts, strict=True)
-    ]
 
 
 def rows_to_bytes(share: OrderedRows) -> bytes:
@@ -89,7 +73,7 @@ class PeerPlayers(Players):
     def play(self, draw: Draw) -> list[Group]:
         groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
         self.costs = self.fragment.costs
-        parts = self._peers.share(groups, groups_to_bytes, groups_from_bytes)
+        parts = self._peers.share(groups, to_bytes, from_bytes)
         return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
 
     def rows(self, groups: PlayedGroups) -> Rows:
@@ -169,7 +153,7 @@ def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolic
 def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
     torch.set_num_threads(1)  # processes share the cores; more threads would slow all down
     policy = policy or make(config.model, config.run.seed)
-    open_pool(config.tools, peers.rank, peers.size)
+    open_pool(part_of(own_cores(), peers.rank, peers.size), config.tools, peers.size)
     values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
     rollout = config.rollout

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl import evaluation
-from earl.actions.pool import Recorded, action_metrics, pool
+from earl.actions.pool import core_use, pool
 from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import agent
@@ -252,18 +252,16 @@ class RolloutFragment:
         self._shown = shown(config, self.world)
         self.sampler = sampler
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
-        self.actions: Sequence[Recorded] = ()  # their calls of tools
 
     def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> list[Group]:
         """A group of episodes for each task; `tasks` by their number in the step."""
         size = self.config.rollout.group_size
         self.sampler.most_waves()  # forgets those of before
         episodes = group_episodes(grown(self.world, self.config, step), tasks, size, seed)
-        pool().take()  # of evaluations
-        play(episodes, with_opponents(self.sampler))
-        waves, self.actions = self.sampler.most_waves(), pool().take()
+        calls = [call for one in play(episodes, with_opponents(self.sampler)) for call in one.tools]
+        waves = self.sampler.most_waves()
         self.costs = {} if waves is None else {"sampler/waves": float(waves)}
-        self.costs = {**self.costs, **action_metrics(self.actions, len(pool().cores))}
+        self.costs = {**self.costs, **core_use(calls, len(pool().cores))}
         return [group_of(episodes[start : start + size]) for start in range(0, len(episodes), size)]
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from earl.config import Config, ToolsConfig
+from earl.config import Config
 from earl.engine.source import folder_of, is_here, known_shape
 from earl.errors import EarlError
 from earl.formats import size
@@ -120,11 +120,6 @@ def survey(config: Config, dry: bool) -> Site:
     if kind == "auto":
         named = place.address is not None or asked is not None
         kind = "colocated" if named or (here(0).gpus and installed("ray")) else "embedded"
-    if kind != "embedded" and config.tools != ToolsConfig():
-        raise EarlError(
-            f"[tools] cannot be kept with placement.kind = {kind!r}, on Ray; leave it out, or set placement.kind to "
-            "'embedded'"
-        )
     on_paper = dry and (asked is not None or place.address is not None)
     needs = {
         "ray": (kind != "embedded", f"placement.kind = {kind!r}"),

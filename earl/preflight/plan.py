@@ -82,13 +82,13 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
     with fetching(not dry):
         for one in config.each_env():
             check_world(one)
-        check_tools(config)
         site = survey(config, dry)
         with setting("track"):
             trackers.check(config.track.to, config.track.prometheus_port)
         check_options(config, site)
         shape = model.shape(config.model)
         config = decided(config, shape, site)
+        check_tools(config)
         check_batches(config, site.kind == "embedded")
         placed = check_placement(config, shape, site)
         if site.kind == "embedded":

@@ -84,14 +84,29 @@ def check_world(config: Config) -> None:
 
 
 def check_tools(config: Config) -> None:
-    """Refuse a limit in [tools] of what no environment of the recipe calls."""
+    """Refuse a limit in [tools] of what no environment of a decided recipe calls, or that its processes cannot divide:
+    each has the same part."""
     if config.tools == ToolsConfig():
         return
+    if len({one.processes for one in config.env.each.values()}) > 1:
+        raise EarlError("[tools] is divided by processes, and env.processes differs by environment; set it alike")
+    processes = tool_processes(config)
+    for name, most in config.tools.at_once.items():
+        if most < processes:
+            raise EarlError(
+                f"tools.at_once.{name} = {most} is less than the {processes} processes that share it; "
+                f"let {most} at most play, or set it to {processes}"
+            )
     called = [schema["function"]["name"] for one in config.each_env() for schema in registry.schemas(one.env.name)]
     for key, limits in config.tools.model_dump().items():
         for name in limits:
             if name not in (*called, "prepare"):
                 raise unknown(f"tool in tools.{key}", name, called)
+
+
+def tool_processes(config: Config) -> int:
+    """The processes that divide the limits in [tools] of a decided recipe."""
+    return config.players * max(1, config.env.processes)
 
 
 def check_batches(config: Config, embedded: bool) -> None:

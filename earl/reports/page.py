@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from earl.reports.figures import Figure
 from earl.reports.html import count, moment, pack, plotly, script_hash, shown, thin
 from earl.reports.results import strength_figures
 from earl.runs.store import RecordedDecision
-from earl.runs.summary import FINAL
+from earl.runs.summary import FINAL, tool_use
 
 # The facts at the top of the page, and the table of times. Pure functions.
 
@@ -37,7 +38,6 @@ def summary(data: RunData) -> list[tuple[str, str]]:
         ("State", _state(data)),
         ("Steps", _steps(data)),
         ("Played", f"{count(played)} training episodes, {count(tokens)} tokens" if played else MISSING),
-        *([("Tools", tools)] if (tools := _tools(data)) else []),
         ("Time in steps", thin(duration(spent)) if spent else MISSING),
         ("Started", moment(data.started) if data.started else MISSING),
         ("Last change", moment(data.changed) if data.changed else MISSING),
@@ -45,14 +45,20 @@ def summary(data: RunData) -> list[tuple[str, str]]:
     ]
 
 
-def _tools(data: RunData) -> str:
-    """Such as "python 6,144 calls, 3 timeouts"."""
-    told: dict[str, list[str]] = {}
-    for metric, points in sorted(data.numbers.metrics.items()):
-        if metric.startswith("tool/"):
-            name, _, what = metric.removeprefix("tool/").rpartition("/")
-            told.setdefault(name, []).append(f"{count(sum(value for _, value in points))} {what}")
-    return shown("; ".join(f"{name} {', '.join(counts)}" for name, counts in told.items()), 600)
+def tool_table(data: RunData) -> list[tuple[str, ...]]:
+    """Of each tool its name, calls, failures, and the mean time of a call that it waited and ran."""
+    rows = []
+    for tool, use in tool_use(data.numbers.metrics).items():
+        times = [thin(duration(use.pop(name, 0.0))) for name in ("queue_seconds", "run_seconds")]
+        calls = count(use.pop("calls", 0.0))
+        rows.append((tool, calls, ", ".join(f"{count(number)} {what}" for what, number in use.items()), *times))
+    return rows
+
+
+def core_use(data: RunData) -> str:
+    """The mean share of the cores that calls had, from the first to the last of a step."""
+    shares = [value for _, value in data.numbers.metrics.get("tool_core_use", []) if isfinite(value)]
+    return f" Cores in use between the first and the last call of a step: {percent(fmean(shares))}." if shares else ""
 
 
 def _model(data: RunData) -> str:
@@ -193,6 +199,8 @@ def _single(data: RunData) -> dict[str, Any]:
         "times": time_table(data),
         "events": data.numbers.events[-MAX_EVENTS:],
         "changes": changes(data),
+        "tools": tool_table(data),
+        "core_use": core_use(data),
         "runs": [],
     }
 

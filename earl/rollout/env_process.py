@@ -20,19 +20,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from earl.actions.pool import ActionPool, open_pool, part_of, pool
 from earl.agents.scripted.registry import player
-
-if TYPE_CHECKING:
-    from earl.config import OneEnvConfig
+from earl.config import OneEnvConfig, ToolsConfig
 from earl.envs import registry
 from earl.envs.base import Info, TextEnv, checked_reset, checked_step, checked_text
 from earl.errors import EarlError, boundary
+from earl.trajectory import ToolCall
 
 LONGEST = 1 << 22
 """Characters of a text that a process passes on; the context limit allows fewer."""
@@ -55,7 +55,7 @@ class Isolation:
     """Of a process's data; kept on Linux."""
 
 
-def isolation(env: "OneEnvConfig") -> Isolation | None:
+def isolation(env: OneEnvConfig) -> Isolation | None:
     memory = (env.memory_mb or MEMORY_MB) << 20
     return Isolation(env.processes, env.step_timeout_seconds, memory) if env.processes else None
 
@@ -63,22 +63,26 @@ def isolation(env: "OneEnvConfig") -> Isolation | None:
 class EnvProcess:
     """A process of environments, started when it is first asked, and again after its end. One call at a time."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, number: int = 0, count: int = 1) -> None:
+        """number: among the `count` that share what this process has of cores, and of the limits of tools."""
         self.lock = threading.RLock()
         self.started = 0
         """How often it was started: environments of an earlier process are gone."""
-        self._memory_bytes = memory_bytes
+        self._memory_bytes, self._place = memory_bytes, (number, count)
+        self._pool: ActionPool | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it unless it runs."""
-        if self._process is not None and self._process.poll() is None:
+        """Start it unless it runs, with its part of the present pool."""
+        own, (number, count) = pool(), self._place
+        if self._process is not None and self._process.poll() is None and self._pool is own:
             return
         self.end()
-        self.started += 1
+        self.started, self._pool = self.started + 1, own
+        part = json.dumps([part_of(own.cores, number, count), own.limits.model_dump(), own.size * count])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(self._memory_bytes)],
+            [sys.executable, "-P", "-m", __name__, str(self._memory_bytes), part],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -183,7 +187,7 @@ class IsolatedEnv(TextEnv):
         """Come to where it was, in a new process."""
         self._lives_in = self._process.started
         for request, value in self._past:
-            if self._process.ask(request, self._limit(request["method"])) != value:
+            if _untimed(self._process.ask(request, self._limit(request["method"]))) != _untimed(value):
                 raise EarlError(
                     "another episode ended its process, and played again from its seed it goes otherwise; "
                     "take what chance decides from the seed that reset() is given"
@@ -207,7 +211,7 @@ def make(name: str, options: Mapping[str, Any], isolation: Isolation | None, **s
 @cache
 def _processes(count: int, memory_bytes: int) -> Iterator[EnvProcess]:
     """The processes of this one, in turns."""
-    processes = [EnvProcess(memory_bytes) for _ in range(count)]
+    processes = [EnvProcess(memory_bytes, number, count) for number in range(count)]
     for process in processes:
         atexit.register(process.end)
     return itertools.cycle(processes)
@@ -252,9 +256,18 @@ def _descendants(root: int) -> list[int]:
 
 
 def _info(info: dict[str, Any]) -> Info:
-    """With the tuple that JSON has no word for."""
-    told: Any = {**info, "legal_actions": tuple(info["legal_actions"])} if "legal_actions" in info else info
+    """With the tuples that JSON has no word for."""
+    told: Any = {**info, "tool_calls": tuple(ToolCall(*call) for call in info.get("tool_calls", ()))}
+    told |= {"legal_actions": tuple(info["legal_actions"])} if "legal_actions" in info else {}
     return told  # type: ignore[no-any-return]
+
+
+def _untimed(value: Any) -> Any:
+    """What a method returned, without the times of calls."""
+    if not isinstance(value, list) or not isinstance(value[-1], dict):
+        return value
+    *told, info = value
+    return [*told, {**info, "tool_calls": [(tool, fault) for tool, *_, fault in info.get("tool_calls", ())]}]
 
 
 # The program: a process of environments.
@@ -273,6 +286,8 @@ def _serve() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
     threading.Thread(target=_listen, args=(asked, requests), daemon=True).start()
+    cores, limits, size = json.loads(sys.argv[2])
+    open_pool(cores, ToolsConfig(**limits), size)
     made: dict[int, TextEnv] = {}
     while True:
         answer = _answer(made, json.loads(requests.get()))
@@ -309,7 +324,8 @@ def _value(made: dict[int, TextEnv], number: int, method: str, arguments: dict[s
     if method in {"rule", "random_action"}:
         return None if returned is None else checked_text(f"{method}()", returned, LONGEST)
     *told, info = checked_reset(returned, LONGEST) if method == "reset" else checked_step(returned, LONGEST)
-    return [*told, {key: value for key, value in info.items() if key in Info.__annotations__}]
+    calls = [astuple(call) for call in info.get("tool_calls", ())]
+    return [*told, {key: value for key, value in info.items() if key in Info.__annotations__} | {"tool_calls": calls}]
 
 
 def _made(name: str, target: str | None, options: dict[str, Any], **seat: Any) -> TextEnv:

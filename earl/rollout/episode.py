@@ -6,7 +6,6 @@ prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment �
 import time
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -22,7 +21,7 @@ from earl.envs.games.base import State
 from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import boundary
 from earl.seeds import derive
-from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, ToolCall, Trajectory, Turn
 
 SUMMARY_REQUEST = "Summarise what matters so far."
 
@@ -143,7 +142,7 @@ class Episode:
         self.token_log = TokenLog()
         self.turns: list[Turn] = []
         self.illegal = 0
-        self.tools: Counter[str] = Counter()
+        self.tools: list[ToolCall] = []
         self.stop: StopReason | None = None
         self.outcome = Outcome.LOSS
         self.error: str | None = None
@@ -243,7 +242,8 @@ class Episode:
         """The episode's record; `stop` must be set."""
         assert self.stop is not None, "the episode has not ended"
         ended = (self.stop, self.outcome, self.illegal, self.error)
-        return Trajectory(self.task, self.seed, *self.token_log.columns(), tuple(self.turns), *ended, tools=self.tools)
+        columns, tools = self.token_log.columns(), tuple(self.tools)
+        return Trajectory(self.task, self.seed, *columns, tuple(self.turns), *ended, tools=tools)
 
     def learners(self) -> "list[Episode]":
         return [self]
@@ -287,7 +287,7 @@ class Episode:
             self._turn(start, action, 0.0, seconds)
             return self.fail(fault.message)
         self._turn(start, action, reward, seconds)
-        self.tools.update(info.get("tool_records", {}))
+        self.tools += info.get("tool_calls", ())
         if terminated:
             return self._end(StopReason.FINISHED, Outcome(info["outcome"]))
         if truncated:

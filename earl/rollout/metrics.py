@@ -1,21 +1,21 @@
 """Metrics of a step's episodes, and match results."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from earl.context.track import context_metrics
 from earl.matches import MatchResult
-from earl.trajectory import FAULTS, FORFEITS, PlayedGroups, StopReason, Trajectory
+from earl.trajectory import FAULTS, FORFEITS, PlayedGroups, StopReason, ToolCall, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
     """Returns, stop reasons and context lengths of a step."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     replies = sum(len(trajectory.turns) for trajectory in trajectories)
-    tools = sum((Counter(trajectory.tools) for trajectory in trajectories), Counter[str]())
     stops = {f"stop/{stop}": _share(t.stop is stop for t in trajectories) for stop in StopReason}
     by_env: dict[str, list[float]] = {}
     for trajectory in trajectories:
@@ -29,9 +29,23 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
         "zero_variance_groups": _share(len({t.reward for t in group.trajectories}) == 1 for group in groups),
         **rewards,
         **stops,
-        **{f"tool/{name}": float(number) for name, number in tools.items()},
+        **tool_metrics(call for trajectory in trajectories for call in trajectory.tools),
         **context_metrics(trajectories),
     }
+
+
+def tool_metrics(calls: Iterable[ToolCall]) -> dict[str, float]:
+    """By tool: the calls and what became of them, counted, and the mean seconds that one waited and ran."""
+    by_tool: dict[str, list[ToolCall]] = defaultdict(list)
+    for call in calls:
+        by_tool[call.tool].append(call)
+    metrics: dict[str, float] = {}
+    for tool, own in by_tool.items():
+        counts = Counter(["calls"] * len(own) + [call.fault for call in own if call.fault])
+        metrics |= {f"tool/{tool}/{name}": float(number) for name, number in counts.items()}
+        metrics[f"tool/{tool}/queue_seconds"] = fmean(call.queue_seconds for call in own)
+        metrics[f"tool/{tool}/run_seconds"] = fmean(call.run_seconds for call in own)
+    return metrics
 
 
 def staleness_metrics(groups: PlayedGroups, version: int) -> dict[str, float]:

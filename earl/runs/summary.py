@@ -1,5 +1,6 @@
 """A run's state, read from its folder without disturbing it."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint, Damaged
 from earl.runs.folder import RunFolder
 from earl.runs.storage import read_below, step_name, storage
-from earl.runs.store import Event, RecordedMatch, Store, files_of
+from earl.runs.store import Event, RecordedMatch, Series, Store, files_of
 
 FINAL = "final"
 """Phase of the matches that end a run: a run that has recorded them is finished."""
@@ -26,6 +27,26 @@ class Summary:
     imitated: tuple[RecordedMatch, ...]  # the evaluation after the warm start
     changed: float  # last change of the numbers or the recipe; seconds since the epoch
     started: float | None  # the time of its first event; None before it
+
+
+def tool_use(metrics: Series) -> dict[str, dict[str, float]]:
+    """By tool, of all these steps: how many calls, and of which kinds of failures, and the mean seconds of a call that
+    it waited (`queue_seconds`) and ran (`run_seconds`)."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, points in sorted(metrics.items()):
+        if name.startswith("tool/"):
+            tool, _, what = name.removeprefix("tool/").rpartition("/")
+            found.setdefault(tool, {})[what] = [(step, value) for step, value in points if math.isfinite(value)]
+    use = {}
+    for tool, own in found.items():
+        calls = dict(own.get("calls", ()))
+        use[tool] = {
+            what: sum(value * calls.get(step, 0.0) for step, value in points) / (sum(calls.values()) or 1.0)
+            if what.endswith("_seconds")
+            else sum(value for _, value in points)
+            for what, points in own.items()
+        }
+    return use
 
 
 def summarize(folder: RunFolder) -> Summary:

@@ -16,15 +16,17 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
-from earl.trajectory import Author, Group, Outcome, StopReason, Task, TrainingRecord, Trajectory, Turn
+from earl.trajectory import Author, Group, Outcome, StopReason, Task, ToolCall, TrainingRecord, Trajectory, Turn
 
-_KEY = b"earl.seal"
+_KEY, _CALLS = b"earl.seal", b"earl.tool_calls"
+_calls_of_rows = TypeAdapter(list[tuple[ToolCall, ...]])
 
 
 def sealed(table: pa.Table) -> pa.Table:
@@ -127,6 +129,8 @@ def to_table(groups: Sequence[Group], step: int, experiences: Sequence[TrainingR
         known = [getattr(experience, name.removeprefix("new_")) for experience in experiences or ()]
         arrays.append(_list_column(name, known) if known else pa.nulls(len(rows), _LISTS[name]))
     metadata = {b"earl.format": FORMAT, b"earl.step": str(step).encode()}
+    if any(row.tools for row in rows):
+        metadata[_CALLS] = _calls_of_rows.dump_json([row.tools for row in rows])
     return pa.Table.from_arrays(arrays, schema=SCHEMA.with_metadata(metadata))
 
 
@@ -160,9 +164,21 @@ def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
         map(Outcome, scalars["outcome"]),
         scalars["illegal"],
         scalars["error"],
+        _calls(table),
     )
     numbered = zip(scalars["group"], trajectories, strict=True)
     return [Group(tuple(row for _, row in rows)) for _, rows in groupby(numbered, key=lambda pair: pair[0])]
+
+
+def _calls(table: pa.Table) -> list[tuple[ToolCall, ...]]:
+    """The calls of tools of each row. Raises ValueError for what earl did not write."""
+    told = (table.schema.metadata or {}).get(_CALLS)
+    if told is None:
+        return [()] * len(table)
+    calls: list[tuple[ToolCall, ...]] = _calls_of_rows.validate_json(told)
+    if len(calls) != len(table):
+        raise ValueError("tool calls are not told for each trajectory")
+    return calls
 
 
 def _check(table: pa.Table, strict: bool) -> None:

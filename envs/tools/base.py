@@ -2,7 +2,6 @@
 
 import re
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from random import Random
@@ -12,6 +11,7 @@ from earl.actions.pool import pool
 from earl.envs.base import Info, TextEnv
 from earl.envs.tools.tool import CallError, Tool, read, run, shown, tool_of
 from earl.errors import EarlError
+from earl.trajectory import ToolCall
 
 WIN = 0.5
 """The score above which an episode is won."""
@@ -71,13 +71,14 @@ class ToolEnv(TextEnv):
         if (broken := self.rule(action)) is not None:
             return broken, 0.0, False, False, {"role": "user", "illegal": broken}
         self.turns += 1
-        records: Counter[str] = Counter()
+        records: list[ToolCall] = []
         calls = read(action, self.known())
         if calls:
             if self._fresh:
                 self._fresh = False
-                with pool().action("prepare", (1,) if self.external else ()):
+                with pool().action("prepare", (1,) if self.external else ()) as admitted:
                     self.prepare()
+                records += [admitted.told()] if self.external else []
             told = run(calls, self, records)
         else:
             match = re.fullmatch(self.answer_form, action)
@@ -85,7 +86,7 @@ class ToolEnv(TextEnv):
             self.result = self.score(match[1])
             told = "correct" if self.result > WIN else "wrong"
         self._over = self.result is not None or self.turns >= self.max_turns
-        info: Info = {"role": "tool", "tool_records": dict(records)} if calls else {"role": "user"}
+        info: Info = {"role": "tool", "tool_calls": tuple(records)} if calls else {"role": "user"}
         if self.result is None:
             return told, 0.0, False, self._over, info
         outcome = "win" if self.result > WIN else "loss"

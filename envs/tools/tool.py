@@ -20,7 +20,6 @@ import queue
 import re
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from earl.actions.pool import pool
 from earl.envs.base import awaited
 from earl.errors import EarlError, boundary
 from earl.sandbox.base import ExecResult
+from earl.trajectory import ToolCall
 
 MOST_CALLS = 16
 """In one reply."""
@@ -123,13 +123,15 @@ def read(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     return calls
 
 
-def run(calls: Sequence[Call], environment: object = None, records: Counter[str] | None = None) -> str:
+def run(calls: Sequence[Call], environment: object = None, records: list[ToolCall] | None = None) -> str:
     """What the tools return, as one text. A tool that fails or takes too long says so there, and in `records`. Each
     call is an action, which may wait for a core and for the tool's limits before its time begins."""
-    told, counts = [], Counter[str]() if records is None else records
+    told, records = [], [] if records is None else records
     for call in calls:
-        text, fault = _result(call, environment)
-        counts.update([f"{call.tool.name}/calls", *([f"{call.tool.name}/{fault}"] if fault else [])])
+        cores = (1,) if getattr(environment, "external", False) else ()
+        with pool().action(call.tool.name, cores) as admitted:
+            text, fault = _result(call, environment)
+        records.append(admitted.told(fault))
         told.append(shown(text, RESULT_CHARACTERS // len(calls)))
     return told[0] if len(told) == 1 else "\n".join(f"{number}: {text}" for number, text in enumerate(told, 1))
 
@@ -145,8 +147,7 @@ def shown(text: str, longest: int = RESULT_CHARACTERS) -> str:
 def _result(call: Call, environment: object) -> tuple[str, str]:
     """What a call returns, as text, and what became of it: refused by the tool, timeouts, faults, or "" for neither."""
     before = (environment,) if call.tool.of_environment else ()
-    cores = (1,) if getattr(environment, "external", False) else ()
-    with boundary() as fault, pool().action(call.tool.name, cores):
+    with boundary() as fault:
         try:
             value = _timed(lambda: call.tool.function(*before, **call.arguments), call.tool.seconds)
         except ValueError as error:  # by which a tool refuses what it was given

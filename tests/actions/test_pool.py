@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from earl.actions.pool import ActionPool, action_metrics, granted
+from earl.actions.pool import ActionPool, core_use, granted
 from earl.config import ToolsConfig
-from earl.errors import EarlError
-from earl.recipe import build, override
+from earl.trajectory import ToolCall
 
 
 def call_many(
@@ -37,12 +36,28 @@ def call_many(
 def test_no_more_calls_run_than_there_are_cores() -> None:
     pool = ActionPool([3, 5])
     assert call_many(pool, 40) == (2, {3, 5})
-    recorded = pool.take()
-    assert len(recorded) == 40
-    assert all(one.asked <= one.began <= one.ended and one.cores == 1 for one in recorded)
-    assert pool.take() == []
-    metrics = action_metrics(recorded, 2)
-    assert 0 < metrics["tool_core_use"] <= 1
+
+
+def test_the_time_of_a_call_is_told_apart_from_its_wait() -> None:
+    pool, calls = ActionPool([3, 5]), list[ToolCall]()
+
+    def one(_: int) -> None:
+        with pool.action("python", (1,)) as admitted:
+            time.sleep(0.02)
+        calls.append(admitted.told("faults"))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(one, range(4)))
+    assert [(call.tool, call.cores, call.fault) for call in calls] == [("python", 1, "faults")] * 4
+    assert all(call.run_seconds >= 0.02 for call in calls)
+    assert sum(call.queue_seconds >= 0.015 for call in calls) == 2  # two cores: two of four wait for the first two
+
+
+def test_the_use_of_cores() -> None:
+    # One core for 2 s and two for 3 s, from 100 to 105 on 4 cores: 8 of 20.
+    calls = [ToolCall("a", 100.0, 0.0, 2.0, 1), ToolCall("b", 101.0, 1.0, 3.0, 2), ToolCall("c", 90.0, 0.0, 1.0)]
+    assert core_use(calls, 4) == {"tool_core_use": pytest.approx(0.4)}
+    assert core_use(calls[2:], 4) == {}
 
 
 def test_limits_are_kept_and_shared_by_processes() -> None:
@@ -64,23 +79,5 @@ def test_a_call_without_a_cost_does_not_wait() -> None:
 def test_a_call_that_fails_gives_back_its_cores() -> None:
     pool = ActionPool([0])
     for _ in range(2):
-        try:
-            with pool.action("python", (1,)):
-                raise ValueError
-        except ValueError:
-            pass
-    assert len(pool.take()) == 2
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        (["env.processes=1"], "env.processes of table"),
-        (["run.processes=3"], "tools.at_once.python = 2 is less than the 3 of run.processes"),
-    ],
-)
-def test_limits_that_cannot_be_kept_are_refused(changed: list[str], told: str) -> None:
-    tree = {"env": {"name": "table"}, "tools": {"at_once": {"python": 2}}}
-    assert build(tree).tools.at_once == {"python": 2}
-    with pytest.raises(EarlError, match=told):
-        build(override(tree, changed))
+        with pytest.raises(ValueError), pool.action("python", (1,)):
+            raise ValueError

@@ -6,7 +6,7 @@ import pytest
 
 from earl.actions.queue import ActionQueue, Cells, Durations, Rate, ToolCost
 from earl.actions.scheduler import SpeedCurve
-from earl.benchmarks.action_simulator import HOLD, SimulatedCall, simulate
+from earl.actions.simulator import HOLD, SimulatedCall, simulate
 from earl.benchmarks.actions import CASES
 from earl.errors import EarlError
 
@@ -60,7 +60,7 @@ def test_durations_are_learned_by_width() -> None:
 
 def test_a_call_that_can_never_begin_is_refused() -> None:
     with pytest.raises(EarlError, match="takes more cores than the 2 that there is"):
-        ActionQueue({"cores": 2}, {"run": ToolCost("cores", (4,))}).ask(1, "run")
+        ActionQueue({"cores": 2}, {"run": ToolCost("cores", (4,))}).ask(1, "run", 0.0)
 
 
 @pytest.mark.parametrize("name", CASES)

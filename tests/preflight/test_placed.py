@@ -238,12 +238,6 @@ def test_the_kind_that_auto_is(tables: dict, kind: str, monkeypatch: pytest.Monk
     assert (site.kind, site.on_paper) == (kind, kind != "embedded")
 
 
-@pytest.mark.parametrize("placed", [{"kind": "colocated"}, {"gpus": "8xH100"}])
-def test_limits_of_tools_are_refused_on_ray(placed: dict) -> None:
-    with pytest.raises(EarlError, match=r"\[tools\] cannot be kept with placement.kind = 'colocated', on Ray"):
-        survey(recipe(placement=placed, tools={"at_once": {"python": 2}}), dry=True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "kind", "limit"),

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from earl.placement.embedded import groups_from_bytes, groups_to_bytes
 from earl.rollout.drivers import play
 from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
-from earl.trajectory import Group, StopReason
+from earl.runs.trajectories import from_bytes, to_bytes
+from earl.trajectory import Group, StopReason, ToolCall
 
 
 @pytest.fixture
@@ -38,14 +38,23 @@ def test_episode_metrics(played):
 
 def test_calls_of_tools_are_counted(played):
     win, forfeit, cut = played
-    one, two = replace(win, tools={"python/calls": 2, "python/timeouts": 1}), replace(cut, tools={"python/calls": 3})
-    numbers = episode_metrics([Group((one, forfeit)), Group((two, two))])
-    assert {name: own for name, own in numbers.items() if name.startswith("tool/")} == {
-        "tool/python/calls": 8,
-        "tool/python/timeouts": 1,
-    }
+    late = ToolCall("python", 100.0, 0.5, 2.0, 1, "timeouts")
+    one = replace(win, tools=(late, ToolCall("python", 102.5, 0.0, 1.0)))
+    two = replace(cut, tools=(ToolCall("python", 100.0, 0.25, 1.0, 1), ToolCall("search", 102.0, 0.0, 0.5)))
     groups = [Group((one, forfeit)), Group((two, two))]
-    assert episode_metrics(groups_from_bytes(groups_to_bytes(groups))) == numbers  # in another process
+    numbers = episode_metrics(groups)
+    assert {name: own for name, own in numbers.items() if name.startswith("tool/")} == {
+        "tool/python/calls": 4,
+        "tool/python/timeouts": 1,
+        "tool/python/queue_seconds": 0.25,  # (0.5 + 0 + 0.25 + 0.25) / 4
+        "tool/python/run_seconds": 1.25,  # (2 + 1 + 1 + 1) / 4
+        "tool/search/calls": 2,
+        "tool/search/queue_seconds": 0.0,
+        "tool/search/run_seconds": 0.5,
+    }
+    told = from_bytes(to_bytes(groups))  # in another process
+    assert episode_metrics(told) == numbers
+    assert told[0].trajectories[0].tools == one.tools and told[0].trajectories[1].tools == ()
 
 
 def test_staleness_is_that_of_the_sampled_tokens(episode, script):

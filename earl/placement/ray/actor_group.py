@@ -219,6 +219,11 @@ class ActorGroup:
         first = number - number % self.group_size
         return range(first, first + self.group_size)
 
+    def neighbours(self, number: int) -> tuple[int, int]:
+        """A member's number among those on its node, and how many these are."""
+        node = self.members[number].node
+        return sum(one.node == node for one in self.members[:number]), sum(one.node == node for one in self.members)
+
     def joined(self, others: Sequence[Member]) -> "ActorGroup":
         """These members and others, as one group that works together, for the next call."""
         both = copy(self)

@@ -10,6 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor
 
+from earl.actions.pool import open_pool, own_cores, part_of
 from earl.agents.parser import parser
 from earl.algorithms.registry import algorithm
 from earl.config import Config
@@ -52,11 +53,19 @@ def _told(recipe: Mapping[str, Any]) -> Config:
     return config
 
 
+Neighbours = tuple[int, int]
+"""An actor's number among those that play on its host, and how many these are: they share its cores."""
+
+
 class EpisodePlayer(ExchangeMember, Alive):
     """An actor with a rollout fragment, and the episode store of its groups until they are learned from."""
 
     _fragment: RolloutFragment
     _episodes: EpisodeStore
+
+    def _take_part(self, config: Config, neighbours: Neighbours) -> None:
+        """Have a part of this host's cores, and of the limits of tools."""
+        open_pool(part_of(own_cores(), *neighbours), config.tools, config.players)
 
     def limit(self, tokens: int) -> None:
         self._fragment.limit(tokens)
@@ -112,13 +121,19 @@ class RolloutActor(EpisodePlayer):
 
     @losing_others
     def setup(
-        self, recipe: Mapping[str, Any], source: str | None, devices: Sequence[str], meeting: Meeting | None
+        self,
+        recipe: Mapping[str, Any],
+        source: str | None,
+        devices: Sequence[str],
+        meeting: Meeting | None,
+        neighbours: Neighbours = (0, 1),
     ) -> None:
         """Make the fragment, or replace its sampler; the old one is freed first. devices: the GPUs that it shares with
         learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         config = _told(recipe)
+        self._take_part(config, neighbours)
         policy = self._policy = self._policy or meta_policy(model_of(config, source))
         self._split = None
         if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
@@ -257,10 +272,17 @@ class EnvironmentActor(EpisodePlayer):
         self._actors: list[Any] = []
 
     def setup(
-        self, recipe: Mapping[str, Any], source: str | None, actors: Sequence[Any], number: int, life: int
+        self,
+        recipe: Mapping[str, Any],
+        source: str | None,
+        actors: Sequence[Any],
+        number: int,
+        life: int,
+        neighbours: Neighbours = (0, 1),
     ) -> None:
         """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
         config = _told(recipe)
+        self._take_part(config, neighbours)
         self._budget = Budget(None)
         self._actors[:] = self._actors or actors  # replacements are known already
         places = [(number + place) % len(actors) for place in range(len(actors))]

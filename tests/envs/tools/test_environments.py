@@ -41,6 +41,10 @@ def test_every_task_can_be_solved_by_its_tools(name, options):
         assert (reward, terminated, info["outcome"]) == (1.0, True, "win"), said
 
 
+def outcomes(info):
+    return [(call.tool, call.fault) for call in info["tool_calls"]]
+
+
 def test_the_answer_is_not_known_without_the_tools():
     env = make("table")
     question, _ = env.reset(seed=1)
@@ -49,7 +53,9 @@ def test_the_answer_is_not_known_without_the_tools():
     program = "kind, total = '%s', 0\nfor line in open('data.csv'):\n    if line.startswith(kind + ','):\n"
     program += "        total += int(line.split(',')[1])\nprint(total)"
     step = env.step(f"python({program % env.kind!r})")
-    assert step == (str(env.answer), 0.0, False, False, {"role": "tool", "tool_records": {"python/calls": 1}})
+    *told, info = step
+    assert told == [str(env.answer), 0.0, False, False]
+    assert outcomes(info) == [("prepare", ""), ("python", "")]
     assert env.step(str(env.answer + 1))[:3] == ("wrong", 0.0, True)
     env.close()
 
@@ -58,8 +64,8 @@ def test_what_a_program_does_wrong_is_an_observation():
     env = make("table", sandbox={"seconds": 0.5})
     env.reset(seed=1)
     steps = [env.step(f"python({code!r})") for code in ("1/0", "while True: pass", "import os; os._exit(3)")]
-    told, records = [step[0] for step in steps], [step[4]["tool_records"] for step in steps]
-    assert records == [{"python/calls": 1, f"python/{what}": 1} for what in ("faults", "timeouts", "faults")]
+    told, records = [step[0] for step in steps], [outcomes(step[4])[-1] for step in steps]
+    assert records == [("python", what) for what in ("faults", "timeouts", "faults")]
     assert told[0].endswith("ZeroDivisionError: division by zero\n[exit code 1]")
     assert told[1:] == ["[ended: it took too long]", "[exit code 3]"]
     assert env.step('python("print(1)", 2)')[4]["illegal"] == "illegal: python takes code, each once"

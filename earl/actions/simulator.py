@@ -5,7 +5,7 @@ its own, for which it waits before its first call and which it gives back after 
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -101,7 +101,7 @@ class _Simulation:
 
     def _ask(self, queue: ActionQueue, tool: str, now: float, begun: Callable[[float, RunningAction], None]) -> None:
         self._numbers += 1
-        queue.ask(self._numbers, tool)
+        queue.ask(self._numbers, tool, now)
         self._asked[self._numbers] = now, begun
         self._touched[id(queue)] = queue
 
@@ -171,17 +171,3 @@ class _Simulation:
 def simulate(trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int = 1) -> Played:
     """Play all from time 0 on. held_width: units of what a trajectory holds."""
     return _Simulation(trajectories, route, held_width).run()
-
-
-def by_tool(done: Sequence[Done]) -> Mapping[str, Mapping[str, float]]:
-    """Calls, and mean seconds of queue and execution, of each tool."""
-    tools = dict.fromkeys(one.tool for one in done if one.tool != HOLD)
-    own = {tool: [one for one in done if one.tool == tool] for tool in tools}
-    return {
-        tool: {
-            "calls": len(calls),
-            "queue_seconds": sum(one.began - one.asked for one in calls) / len(calls),
-            "seconds": sum(one.ended - one.began for one in calls) / len(calls),
-        }
-        for tool, calls in own.items()
-    }
