@@ -145,6 +145,8 @@ class Trajectory(Ended):
     error: str | None = None  # one line that names the fault when stop is one of FAULTS
     tools: Mapping[str, int] = field(default_factory=dict, compare=False)
     """Counts of calls, such as {"python/calls": 2, "python/timeouts": 1}; they go to the metrics, not to the file."""
+    labels: Mapping[int, Sequence[int]] = field(default_factory=dict, compare=False)
+    """Turn → the tokens that a teacher would have written, where it is asked in training; not in the file."""
 
     @property
     def sampled(self) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -42,19 +43,21 @@ OrderedRows = tuple[Rows, NDArray[np.int64]]
 """Rows, and the index of each row's episode [N] over all processes."""
 
 
-def groups_to_bytes(groups: Sequence[Group]) -> bytes:
-    """As they are stored, after the counts of their calls of tools, which are not."""
-    tools = json.dumps([[dict(one.tools) for one in group.trajectories] for group in groups]).encode()
-    return len(tools).to_bytes(4, "little") + tools + to_bytes(groups)
+def groups_to_bytes(groups: Mapping[int, Group]) -> bytes:
+    """As they are stored, after what is not: their numbers, and the counts of calls of tools and the labels of each."""
+    beside = [[(dict(one.tools), [*one.labels.items()]) for one in own.trajectories] for own in groups.values()]
+    head = json.dumps([[*groups], beside]).encode()
+    return len(head).to_bytes(4, "little") + head + to_bytes([*groups.values()])
 
 
-def groups_from_bytes(data: bytes) -> list[Group]:
+def groups_from_bytes(data: bytes) -> dict[int, Group]:
     begin = 4 + int.from_bytes(data[:4], "little")
-    counts, groups = json.loads(data[4:begin]), from_bytes(data[begin:])
-    return [
-        Group(tuple(replace(one, tools=own) for one, own in zip(group.trajectories, tools, strict=True)))
-        for group, tools in zip(groups, counts, strict=True)
-    ]
+    (numbers, beside), groups = json.loads(data[4:begin]), from_bytes(data[begin:])
+    found = {}
+    for number, group, own in zip(numbers, groups, beside, strict=True):
+        pairs = zip(group.trajectories, own, strict=True)
+        found[number] = Group(tuple(replace(one, tools=tools, labels=dict(labels)) for one, (tools, labels) in pairs))
+    return found
 
 
 def rows_to_bytes(share: OrderedRows) -> bytes:
@@ -87,10 +90,10 @@ class PeerPlayers(Players):
         self.costs: Mapping[str, float] = {}
 
     def play(self, draw: Draw) -> list[Group]:
-        groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
+        own = self.fragment.play(draw.step, share(draw.slots, *self._place), draw.seed, draw.labelled)
         self.costs = self.fragment.costs
-        parts = self._peers.share(groups, groups_to_bytes, groups_from_bytes)
-        return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
+        played = ChainMap(*self._peers.share(own, groups_to_bytes, groups_from_bytes))
+        return [played[number] for number in sorted(played)]
 
     def rows(self, groups: PlayedGroups) -> Rows:
         return pack(trajectories_of(self.whole(groups)))

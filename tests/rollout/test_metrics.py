@@ -45,7 +45,9 @@ def test_calls_of_tools_are_counted(played):
         "tool/python/timeouts": 1,
     }
     groups = [Group((one, forfeit)), Group((two, two))]
-    assert episode_metrics(groups_from_bytes(groups_to_bytes(groups))) == numbers  # in another process
+    there = groups_from_bytes(groups_to_bytes({3: groups[0], 1: groups[1]}))  # in another process
+    assert [*there] == [3, 1]
+    assert episode_metrics([*there.values()]) == numbers
 
 
 def test_staleness_is_that_of_the_sampled_tokens(episode, script):
