@@ -94,8 +94,7 @@ def plan_lines(plan: RunPlan) -> list[str]:
     shares, envs, several = _shares(config), config.env.name, bool(config.env.others)
     if several:
         envs = ", ".join(f"{env} {share:.0%}" for env, share in _env_shares(shares).items())
-    named = [f"{env} {name} {share:.0%}" if several else f"{name} {share:.0%}" for env, name, share in shares if name]
-    opponents = ", ".join(named) or "none"
+    opponents = ", ".join(_met(config, several)) or "none"
     where = _count(processes, "process", "es") if kind == "embedded" else kind
     if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
         where += f" (which does not read run.processes = {processes})"
@@ -108,9 +107,21 @@ def plan_lines(plan: RunPlan) -> list[str]:
     return [one_line(line) for line in [*lines, *(f"warning: {risk}" for risk in preflight.risks(config))]]
 
 
-def _shares(config: Config) -> list[tuple[str, str, float]]:
-    """Environment, opponent ("" in tool tasks) and share of the episodes, sum 1."""
-    cells = [(env, name, share) for env, met in opponents(config).items() for name, share in met.items()]
+def _met(config: Config, several: bool) -> Iterator[str]:
+    """Opponents and levels with their shares of the episodes, at the first step and, where it differs, at the last."""
+    first, last = ({(env, name): share for env, name, share in _shares(config, course)} for course in (0.0, 1.0))
+    for env, name in {**first, **last}:
+        share, ends = first.get((env, name), 0.0), last.get((env, name), 0.0)
+        if name:
+            told = f"{share:.0%}" if share == ends else f"{share:.0%} to {ends:.0%}"
+            yield f"{env} {name} {told}" if several else f"{name} {told}"
+
+
+def _shares(config: Config, course: float = 0.0) -> list[tuple[str, str, float]]:
+    """Environment, opponent (or level; "" in other tasks) and share of the episodes, sum 1, once that share of the run
+    is done."""
+    met = opponents(config, course=course)
+    cells = [(env, name, share) for env, own in met.items() for name, share in own.items()]
     total = sum(share for *_, share in cells)
     return [(env, name, share / total) for env, name, share in cells]
 

@@ -24,7 +24,9 @@ class Rows:
     offsets: NDArray[np.int64]  # [N + 1]
     tokens: NDArray[np.int32]  # [T]
     mask: NDArray[np.bool_]  # [T]
-    targets: NDArray[np.int32]  # [T], label at the position; equal to the token except in imitation
+    targets: NDArray[np.int32]
+    """[T], what is scored at the position: the token, or in imitation the label. -1 - x stands for the token, and for x
+    beside it, which a teacher would have written."""
     logprobs: NDArray[np.float32]  # [T], of the sampler
     turns: NDArray[np.int32]  # [T], number of the token's turn, -1 for none
     value_mask: NDArray[np.bool_]  # [T], the last token of each turn's prompt, where a value is read

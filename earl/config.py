@@ -1,5 +1,6 @@
 """The recipe: one tree of settings, each with one default and one owner. How it is read stands in recipe.py."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -132,6 +133,12 @@ class WarmStartConfig(Section):
     """At the first step."""
     final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step of the warm start, reached linearly; absent: constant."""
+    distill: float = Field(0.0, ge=0)
+    """Weight of the teacher's labels in the loss of reinforcement learning, where the teacher is asked what it would do
+    in each state that the policy comes to; times 1 less the policy's return as a share of the teacher's, and 0 for good
+    once that is 0."""
+    distill_steps: int | None = Field(None, ge=1)
+    """Steps of reinforcement learning after which the teacher is not asked any more; absent: all."""
 
 
 class AlgorithmConfig(Section):
@@ -147,6 +154,8 @@ class AlgorithmConfig(Section):
     """Its weight at the last step; absent: constant."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence to the reference, the model as it was when RL began."""
+    reset_reference: int | None = Field(None, ge=1)
+    """Every so many steps of reinforcement learning the policy becomes the reference; absent: never."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Whether it is a term of the loss at each token, or taken off the rewards of the turns whose tokens diverge."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -317,6 +326,17 @@ def _a_history(value: str) -> str:
     )
 
 
+def _a_share(value: Any) -> Any:
+    ends = value if isinstance(value, list | tuple) else [value, value]
+    numbers = all(type(end) in (int, float) and 0 <= end < math.inf for end in ends)
+    if len(ends) != 2 or not numbers or not any(ends):
+        raise PydanticCustomError("share", "Input should be above 0, or [first, last] for what it is at these steps")
+    return value
+
+
+ShareOverSteps = Annotated[float | tuple[float, float], BeforeValidator(_a_share)]
+
+
 class OneEnvConfig(Section):
     """An environment, and who is met in it."""
 
@@ -327,12 +347,17 @@ class OneEnvConfig(Section):
     grow: dict[str, int] = Field({})
     """Options that grow with the run: what each is at the last step, from what `options` says at the first. Matches
     are played under `options`."""
-    opponents: dict[str, Share] = Field({})
-    """Opponent → share of the episodes; shares are relative. Empty in tool tasks. `self`: the policy has both seats of
-    a game, and learns from both; `past`: earlier checkpoints of the run; `run:NAME@STEP`: a checkpoint of another."""
-    prefer_hard: float = Field(0.0, ge=0, le=10)
-    """Exponent p of (1 - score)^p, by which the shares of opponents other than `self` are multiplied, where the score
-    is the policy's running mean result against each: 1 for a win, 0.5 for a draw."""
+    levels: dict[str, Annotated[list[bool | int | float | str], Field(min_length=1)]] = Field({}, max_length=1)
+    """In tool tasks an option → its values, one of which every task is drawn with, such as num_operations = [2, 4, 8];
+    with equal shares, unless `prefer` changes them. Matches are played under `options`."""
+    opponents: dict[str, ShareOverSteps] = Field({})
+    """Opponent → share of the episodes, or [first, last]: that at the first and at the last step, with a straight way
+    between them; shares are relative. Empty in tool tasks. `self`: the policy has both seats of a game, and learns from
+    both; `past`: earlier checkpoints of the run; `run:NAME@STEP`: a checkpoint of another."""
+    prefer: Literal["none", "hard", "informative"] = "none"
+    """What the shares of levels and of opponents other than `self` are multiplied by. `hard`: what the policy loses
+    there, 1 less its running mean result, where a draw is 0.5. `informative`: the running variance of the results in a
+    group, which is p(1 - p) where a share p is won and the rest lost."""
     random_replies: int = Field(0, ge=0, le=1000)
     """In a game against `self` one seat makes up to so many random moves first, as many as chance says, and the policy
     has it from then on: so the other seat meets every reply."""
@@ -366,6 +391,27 @@ class OneEnvConfig(Section):
             if type(self.options.get(name)) is not int:
                 raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
         return self
+
+    @model_validator(mode="after")
+    def _someone_is_met(self) -> "OneEnvConfig":
+        for course, step in ((0.0, "first"), (1.0, "last")):
+            if self.opponents and not self.shares_at(course):
+                raise ValueError(
+                    f"env.opponents has a share of 0 for each at the {step} step; give one of them another"
+                )
+        return self
+
+    @property
+    def leveled(self) -> dict[str, dict[str, bool | int | float | str]]:
+        """By name, the options that differ in tasks of each level."""
+        return {f"{name}={value}": {name: value} for name, values in self.levels.items() for value in values}
+
+    def shares_at(self, course: float) -> dict[str, float]:
+        """Level or opponent → share, once that share of the run is done; without those of 0."""
+        given = {**dict.fromkeys(self.leveled, 1.0), **self.opponents}
+        ends = {name: share if isinstance(share, tuple) else (share, share) for name, share in given.items()}
+        shares = {name: first + course * (last - first) for name, (first, last) in ends.items()}
+        return {name: share for name, share in shares.items() if share > 0}
 
     def options_at(self, share: float) -> dict[str, bool | int | float | str]:
         """The options once that share of the run is done.
@@ -551,6 +597,9 @@ class RolloutConfig(Section):
     does so: log-probs, and what follows from them, are those of the truncated distribution."""
     top_k: int = Field(0, ge=0)
     """The same for the so many most likely tokens; 0: all. Where both are set, top_p is of what top_k left."""
+    resample: int = Field(0, ge=0, le=100)
+    """Rounds, at most, in which another group is played in place of each that teaches nothing, as all its episodes have
+    the same return (DAPO's dynamic sampling). All count as episodes of the step; 0: none."""
 
     @property
     def prompts(self) -> int:

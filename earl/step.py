@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from earl import evaluation
+from earl.algorithms.imitation import distillation_weight
 from earl.algorithms.rae import Baselines
 from earl.config import Config
 from earl.context.limit import ContextWatch, growth_of
@@ -24,7 +25,7 @@ from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.opponents import OpponentPool, Start, admitted, scores_after, starts_after
+from earl.rollout.opponents import OpponentPool, Start, admitted, preferences_after, starts_after
 from earl.rollout.pack import trajectories_of
 from earl.rollout.self_play import RUN
 from earl.rollout.tasks import draw, passed
@@ -52,8 +53,9 @@ class Progress:
     context: ContextWatch = field(default_factory=lambda: ContextWatch(0))
     layouts: dict[str, Any] = field(default_factory=dict)  # state of `earl.layouts.Layouts`
     baselines: dict[str, float] = field(default_factory=dict)  # running mean return of each role, see `algorithms/rae`
-    scores: dict[str, float] = field(default_factory=dict)  # of the policy against its opponents
+    preferences: dict[str, float] = field(default_factory=dict)  # of opponents and levels, see `rollout/opponents`
     starts: dict[str, Start] = field(default_factory=dict)  # positions that games may begin at
+    teacher_return: float = 0.0  # mean return of the teacher's episodes; 0: it is not asked, or not any more
     recent: tuple[int, ...] = ()
     """With a pool: steps of the last two scheduled checkpoints, of which the last may not be written yet."""
     pool: tuple[int, ...] = ()  # steps of those that are opponents
@@ -133,9 +135,8 @@ class OpenRun:
         return self.pipeline.config
 
     def opponents(self, progress: Progress) -> OpponentPool:
-        return OpponentPool(
-            progress.scores, [f"{RUN}{self.folder.path}@{step}" for step in progress.pool], progress.starts
-        )
+        past = [f"{RUN}{self.folder.path}@{step}" for step in progress.pool]
+        return OpponentPool(progress.preferences, past, progress.starts, progress.teacher_return > 0)
 
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()
@@ -154,7 +155,7 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
         groups = run.layouts.run_with_oom_retry("rollout", step, play)
     with clock("track"):
         record = _track(run, progress, groups)
-        progress.scores = scores_after(progress.scores, groups)
+        progress.preferences = preferences_after(progress.preferences, run.config.env.each, groups)
         if any(env.restarts for env in run.config.env.each.values()):
             games = passed(run.pipeline.world, draw(run.config, step, pool), run.config.rollout.group_size, groups)
             progress.starts = starts_after(progress.starts, games)
@@ -162,7 +163,8 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     stats: dict[str, float] = {}
     if run.pipeline.learned(groups):
         run.layouts.choose_layout("update", step, clock)
-        learn = partial(_learn, run.pipeline, groups, step - warm, clock, progress.baselines)
+        weight = _distillation(run.config, progress, record.metrics["reward"])
+        learn = partial(_learn, run.pipeline, groups, step - warm, clock, progress.baselines, weight)
         batch, stats = run.layouts.run_with_oom_retry("update", step, learn)
         _count_skipped(run, progress, stats)
         progress.baselines = run.pipeline.baselines_after(progress.baselines, groups)
@@ -198,7 +200,7 @@ def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> Non
 
 
 def _learn(
-    pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock, baselines: Baselines
+    pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock, baselines: Baselines, distillation: float
 ) -> tuple[Any, dict[str, float]]:
     """The stages after rollout; `step` counts the steps of reinforcement learning from 1."""
     with clock("dispatch"):
@@ -206,7 +208,17 @@ def _learn(
     with clock("prepare"):
         batch = pipeline.prepare(groups, rows, baselines)
     with clock("update"):
-        return batch, pipeline.update(batch, step) | {**pipeline.costs}
+        return batch, pipeline.update(batch, step, distillation) | {**pipeline.costs}
+
+
+def _distillation(config: Config, progress: Progress, reward: float) -> float:
+    """The weight of the teacher's labels; once it is 0, or their period is over, the teacher is not asked any more."""
+    warm, weight = config.warm_start, 0.0
+    if progress.teacher_return:
+        weight = distillation_weight(warm.distill, reward, progress.teacher_return)
+    if not weight or (warm.distill_steps and progress.step - warm.steps >= warm.distill_steps):
+        progress.teacher_return = 0.0
+    return weight
 
 
 def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:

@@ -213,7 +213,7 @@ def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
         run.journal.forget_after(-1)
         run.journal.event(0, "start", f"started with {processes} processes")
         known_to(run.layouts, run.pipeline, run.journal)
-        return Progress(context=_context_watch(run.pipeline))
+        return Progress(context=_context_watch(run.pipeline), teacher_return=run.pipeline.teacher_return())
     with storage(saved.path):
         run.pipeline.resume(saved.path)
     progress = Progress.restored(saved.state)

@@ -7,7 +7,7 @@ episodes of one task have tokens (`Trajectory`) or not (`TrajectorySummary`). Gr
 the driver of a cluster sees summaries, tokens stay elsewhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from hashlib import blake2b
@@ -161,6 +161,8 @@ class Trajectory(Ended):
     illegal: int  # invalid replies, whether or not the episode continued
     error: str | None = None  # one line that names the fault when stop is one of FAULTS
     tools: tuple[ToolCall, ...] = field(default=(), compare=False)
+    labels: Mapping[int, Sequence[int]] = field(default_factory=dict, compare=False)
+    """Turn → the tokens that a teacher would have written, where it is asked in training; not in the file."""
 
     @property
     def sampled(self) -> NDArray[np.bool_]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from earl.cli.training import as_object
+from earl.cli.training import as_object, plan_lines
 from earl.engine import model
 from earl.engine.model import Policy
 from earl.envs import registry
@@ -26,6 +26,8 @@ GAME: dict[str, Any] = {
     "rollout": {"episodes": 8, "group_size": 2},
     "evaluate": {"opponents": ["random"]},
 }
+ALONE: dict[str, Any] = {**GAME, "env": {"name": "tictactoe", "opponents": {"random": 1}}}
+DISTILLED: dict[str, Any] = {**GAME, "warm_start": {"distill": 0.5}}
 DEALT: dict[str, Any] = {**GAME, "env": {"name": "kuhn", "opponents": {"self": 1}}}
 TASK: dict[str, Any] = {
     "env": {"name": "arithmetic"},
@@ -59,6 +61,13 @@ def test_the_plan_of_a_task() -> None:
     assert planned.first_prompt_tokens == 11
 
 
+def test_shares_that_change_are_told_at_both_ends() -> None:
+    planned = checked(GAME, "env.opponents={random=[3, 1], perfect=[0, 1]}")
+    assert plan_lines(planned)[1].endswith("opponents: random 100% to 50%, perfect 0% to 50%")
+    leveled = checked(TASK, "env.levels={num_operations=[1, 2]}", "env.prefer=informative")
+    assert plan_lines(leveled)[1].endswith("opponents: num_operations=1 50%, num_operations=2 50%")
+
+
 def test_nothing_is_written(tmp_path: Path) -> None:
     preflight(build(GAME), tmp_path / "runs" / "below")
     assert list(tmp_path.iterdir()) == []
@@ -90,6 +99,22 @@ def test_nothing_is_written(tmp_path: Path) -> None:
         (GAME, "context.limit=1025", "1025 is longer than the 1024 tokens the model was made for"),
         (GAME, "learner.micro_batch_tokens=119", "context.limit = 120 must not be larger than learner.micro_batch"),
         (GAME, "rollout.group_size=1", "grpo compares the episodes of a group, and one alone teaches nothing"),
+        (
+            GAME,
+            "env.opponents.random=[1, 2, 3]",
+            "env.opponents.random = [1, 2, 3]: input should be above 0, or [first",
+        ),
+        (GAME, "env.opponents={random=[1, 0], perfect=[2, 0]}", "env.opponents has a share of 0 for each at the last"),
+        (GAME, "env.levels={draw_reward=[0.0, 0.5]}", "env.levels is of tasks, and tictactoe is a game"),
+        (GAME, "env.prefer=easy", "env.prefer = 'easy': input should be 'none', 'hard' or 'informative'"),
+        (TASK, "env.levels={num_operatons=[1, 2]}", "did you mean 'num_operations'?"),
+        (TASK, "env.levels={num_operations=['two']}", "env.options.num_operations = 'two' must be a number"),
+        (TASK, "env.levels={num_operations=[]}", "env.levels.num_operations = []: list should have at least 1 item"),
+        (ALONE, "env.prefer=hard", "env.prefer = 'hard' chooses among levels or opponents, and there are no two"),
+        (DISTILLED, "warm_start.teacher=nobody", "warm_start.teacher: unknown opponent 'nobody'"),
+        (DISTILLED, "warm_start.data=x.jsonl", "which warm_start.data = 'x.jsonl' does not allow"),
+        (DEALT, "warm_start.distill=0.5", "which the policy as an opponent does not allow"),
+        (GAME, "rollout.resample=2", "rollout.resample = 2: grpo learns from groups whose episodes all have the same"),
         (GAME, "algorithm.options.gae_lambda=0.9", "unknown option of algorithm grpo 'gae_lambda'"),
         (GAME, "algorithm.clip=0.2", "an option of one algorithm is set as 'algorithm.options.clip'"),
         (TASK, "env.opponents.random=1", "arithmetic is no game of two players; leave out the opponent 'random'"),

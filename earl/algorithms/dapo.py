@@ -13,7 +13,7 @@ class DAPO(GRPO):
     """GRPO's advantage of R_i + P_i, the mean over tokens (arXiv 2503.14476, equations 8 to 13).
 
     With n_i sampled tokens of an episode, the limit L and the buffer C, P_i = min(0, max(-1, (L - C - n_i) / C)).
-    Flat groups are left out; the paper samples others in their place, which is not done here.
+    Flat groups are left out; `rollout.resample` samples others in their place, as the paper does.
     """
 
     clip_high: float | None = Field(0.28, gt=0)

@@ -68,6 +68,11 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
             f"run {folder.name!r} has games against {policies[0]!r}, and an audit replays one seat alone: it cannot be "
             "audited"
         )
+    if run.config.rollout.resample or any(env.prefer != "none" for env in run.config.env.each.values()):
+        raise EarlError(
+            f"run {folder.name!r} drew tasks by what others had taught (rollout.resample, env.prefer), and an audit "
+            "draws them from its seed alone: it cannot be audited"
+        )
     whole = Verdict("files", "every file is whole and is what its name says", len(paths))
     checked = {name: Verdict(name, question, 0) for name, (_, question) in CHECKS.items()}
     episodes = 0

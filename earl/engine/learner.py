@@ -119,7 +119,7 @@ def silent(rows: R) -> Chunk[R]:
 
 SKIPPED = "skipped_minibatches"  # statistic; absent when none was skipped
 CORRECTION = ("correction/weight", "correction/capped", "kl_to_sampler")  # statistics of the importance correction
-LOSSES = ("loss", "value_loss", "kl_to_reference")  # statistics that are minimised
+LOSSES = ("loss", "value_loss", "kl_to_reference", "distillation_loss")  # statistics that are minimised
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,8 @@ class Update:
     correction_cap: float = math.inf
     kl_estimator: KlEstimator = "k3"
     correction_excess: Excess = "cap"
+    renews_reference: bool = False  # whether the policy becomes the reference afterwards
+    distillation: float = 0.0  # weight of the teacher's labels, see `earl.algorithms.imitation`
 
 
 class Learner:
@@ -229,6 +231,8 @@ class Learner:
             for _ in range(update.epochs)
             for rows in minibatches(order, len(part.learned), update.minibatches)
         ]
+        if update.renews_reference:
+            self.state.forget_reference()
         made = [stats for stats in collected if stats]
         means = {name: float(np.mean([stats[name] for stats in made])) for name in (made or [{}])[0]}
         skipped = {} if made == collected else {SKIPPED: float(len(collected) - len(made))}
@@ -324,6 +328,9 @@ class Learner:
                 kl_to_reference(inputs, update.kl_estimator), inputs, algorithm, counts
             )
             loss = loss + update.kl * divergence
+        if update.distillation:
+            stats["distillation_loss"] = taught = -scores.labels.sum()
+            loss = loss + update.distillation * taught
         loss = loss / counts.tokens
         if algorithm.needs_values:
             columns = (batch.returns, batch.values)

@@ -250,6 +250,7 @@ class Scores:
     logprobs: Tensor  # [M], of the targets at rows.mask
     entropy: Tensor  # [M]
     values: Tensor  # [K], at rows.value_mask; without a value head, none
+    labels: Tensor  # [L], log-probs of the labels that a teacher gives beside the tokens
 
 
 class Scorer(nn.Module):
@@ -336,23 +337,27 @@ def packed_states(model: Any, tokens: Tensor, rows: PackedRows, wanted: Tensor) 
 
 
 def score(scorer: Scorer, rows: Rows, temperature: float, truncation: Truncation = NOTHING_CUT) -> Scores:
-    learned = np.flatnonzero(rows.mask)
+    learned, labelled = np.flatnonzero(rows.mask), np.flatnonzero(rows.targets < 0)
     turns = np.flatnonzero(rows.value_mask)
-    columns = (learned, rows.targets[learned].astype(np.int64), turns)
+    scored = np.where(rows.targets < 0, rows.tokens, rows.targets)
+    targets = np.concatenate([scored[learned], -1 - rows.targets[labelled]]).astype(np.int64)
+    columns = (np.concatenate([learned, labelled]), targets, turns)
     tokens = torch.from_numpy(rows.tokens).long()[None].to(scorer.device)
     places = spans(tuple(rows.lengths.tolist()), scorer.device)
     moved = (torch.from_numpy(column).to(scorer.device) for column in columns)
-    return Scores(*scorer(tokens, places, *moved, temperature, truncation))
+    logprobs, entropy, values = scorer(tokens, places, *moved, temperature, truncation)
+    count = len(learned)
+    return Scores(logprobs[:count], entropy[:count], values, logprobs[count:])
 
 
 def spread(scores: Scores, rows: Rows, chosen: NDArray[np.int64]) -> Scores:
     """The scores of `chosen` rows, repetitions included, from the scores of all `rows`."""
-    learned, turns = (
-        torch.from_numpy(repeats(rows.per_row(marked), chosen)) for marked in (rows.mask, rows.value_mask)
-    )
+    marks = (rows.mask, rows.value_mask, rows.targets < 0)
+    learned, turns, labelled = (torch.from_numpy(repeats(rows.per_row(marked), chosen)) for marked in marks)
     values = scores.values[turns.to(scores.values.device)] if len(scores.values) else scores.values
     learned = learned.to(scores.logprobs.device)
-    return Scores(scores.logprobs[learned], scores.entropy[learned], values)
+    labels = scores.labels[labelled.to(learned.device)]
+    return Scores(scores.logprobs[learned], scores.entropy[learned], values, labels)
 
 
 def own_name(name: str) -> str:

@@ -73,6 +73,10 @@ class TrainState:
     def adapted(self) -> bool:
         return bool(self._config.lora_rank)
 
+    def forget_reference(self) -> None:
+        """Let the model be the reference as it is when this is next used."""
+        self.frozen, self._frozen_named, self._frozen_adapters = None, {}, {}
+
     def reference(self) -> Scorer:
         """The model as it was at the first call."""
         if self.frozen is None:
@@ -199,6 +203,8 @@ class TrainState:
     def take(self, state: TensorSource) -> None:
         """Read this process's part of what all processes of any layout gave; see `carried`."""
         self._keep_snapshots()
+        if not any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
+            self.forget_reference()
         for name, parameter in self._named.items():
             self._fill(name, parameter, state, name if _own(name) else plain(name))
         self.optimizer.state.clear()

@@ -1,6 +1,8 @@
 """The embedded placement: rollout, experience preparation and update in the same few processes, without Ray."""
 
 import io
+import json
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -41,6 +43,23 @@ OrderedRows = tuple[Rows, NDArray[np.int64]]
 """Rows, and the index of each row's episode [N] over all processes."""
 
 
+def groups_to_bytes(groups: Mapping[int, Group]) -> bytes:
+    """As they are stored, after what is not: their numbers, and the labels of each episode."""
+    labels = [[[*one.labels.items()] for one in own.trajectories] for own in groups.values()]
+    head = json.dumps([[*groups], labels]).encode()
+    return len(head).to_bytes(4, "little") + head + to_bytes([*groups.values()])
+
+
+def groups_from_bytes(data: bytes) -> dict[int, Group]:
+    begin = 4 + int.from_bytes(data[:4], "little")
+    (numbers, labels), groups = json.loads(data[4:begin]), from_bytes(data[begin:])
+    found = {}
+    for number, group, own in zip(numbers, groups, labels, strict=True):
+        pairs = zip(group.trajectories, own, strict=True)
+        found[number] = Group(tuple(replace(one, labels=dict(pair)) for one, pair in pairs))
+    return found
+
+
 def rows_to_bytes(share: OrderedRows) -> bytes:
     """Without pickle."""
     buffer, (rows, order) = io.BytesIO(), share
@@ -71,10 +90,10 @@ class PeerPlayers(Players):
         self.costs: Mapping[str, float] = {}
 
     def play(self, draw: Draw) -> list[Group]:
-        groups = self.fragment.play(draw.step, share(draw.tasks, *self._place), draw.seed)
+        own = self.fragment.play(draw.step, share(draw.slots, *self._place), draw.seed, draw.labelled)
         self.costs = self.fragment.costs
-        parts = self._peers.share(groups, to_bytes, from_bytes)
-        return [parts[number % self._peers.size][number // self._peers.size] for number in range(len(draw.tasks))]
+        played = ChainMap(*self._peers.share(own, groups_to_bytes, groups_from_bytes))
+        return [played[number] for number in sorted(played)]
 
     def rows(self, groups: PlayedGroups) -> Rows:
         return pack(trajectories_of(self.whole(groups)))

@@ -25,6 +25,7 @@ from earl.actions.pool import core_use, pool
 from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import agent
+from earl.algorithms.registry import algorithm
 from earl.batch import Rows
 from earl.config import Config
 from earl.engine.local import LocalSampler
@@ -39,7 +40,7 @@ from earl.recipe import build
 from earl.rollout.drivers import Completes, Greedy, Playable, Streams, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
-from earl.rollout.pack import Labels, contexts, num_rows, pack
+from earl.rollout.pack import Labels, by_seat, contexts, learnable, num_rows, pack
 from earl.rollout.self_play import RUN
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
@@ -170,8 +171,8 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
         chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples, tools) if tools else plain
         told = (chat, rules, env.delay_seconds, isolation(env))
         sandbox = config.sandbox.model_dump()
-        replies = env.random_replies
-        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, sandbox=sandbox, random_replies=replies)
+        own: dict[str, Any] = {"sandbox": sandbox, "random_replies": env.random_replies, "levels": env.leveled}
+        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, **own)
     return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: loaded(name)[0])
 
 
@@ -252,17 +253,35 @@ class RolloutFragment:
         self._shown = shown(config, self.world)
         self.sampler = sampler
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
+        self._learnable = learnable(config, algorithm(config.algorithm.name, **config.algorithm.options))
 
-    def play(self, step: int, tasks: Mapping[int, Task], seed: int) -> list[Group]:
-        """A group of episodes for each task; `tasks` by their number in the step."""
-        size = self.config.rollout.group_size
+    def play(
+        self, step: int, slots: Mapping[int, Sequence[Task]], seed: int, labelled: bool = False
+    ) -> dict[int, Group]:
+        """Groups of episodes by their number in the step: of each slot its first task, and those after it as long as
+        nothing can be learned of the one before. `slots` by number, see `Draw`; labelled: ask the teacher beside."""
         self.sampler.most_waves()  # forgets those of before
-        episodes = group_episodes(grown(self.world, self.config, step), tasks, size, seed)
-        calls = [call for one in play(episodes, with_opponents(self.sampler)) for call in one.tools]
+        world, played = grown(self.world, self.config, step), dict[int, Group]()
+        world = taught(world, self.config) if labelled else world
+        first, left = 0, {**slots}
+        while left:
+            found = self._round(world, {first + slot: tasks[0] for slot, tasks in left.items()}, seed)
+            played |= found
+            informative = {slot for slot in left if self._learnable.learned(by_seat([found[first + slot]]))}
+            left = {slot: tasks[1:] for slot, tasks in left.items() if tasks[1:] and slot not in informative}
+            first += self.config.rollout.prompts
+        calls = [call for group in played.values() for one in group.trajectories for call in one.tools]
         waves = self.sampler.most_waves()
         self.costs = {} if waves is None else {"sampler/waves": float(waves)}
         self.costs = {**self.costs, **core_use(calls, len(pool().cores))}
-        return [group_of(episodes[start : start + size]) for start in range(0, len(episodes), size)]
+        return played
+
+    def _round(self, world: EpisodeFactory, tasks: Mapping[int, Task], seed: int) -> dict[int, Group]:
+        size = self.config.rollout.group_size
+        episodes = group_episodes(world, tasks, size, seed)
+        play(episodes, with_opponents(self.sampler))
+        starts = range(0, len(episodes), size)
+        return {number: group_of(episodes[start : start + size]) for number, start in zip(tasks, starts, strict=True)}
 
     def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
         """The teacher's rows for the tasks under a context limit of `limit`, or those of warm_start.data, and the task
@@ -271,15 +290,8 @@ class RolloutFragment:
             chosen = [self._shown[derive(seed, "data", number) % len(self._shown)] for number in tasks]
             played, labels = [trajectory for trajectory, _ in chosen], [own for _, own in chosen]
         else:
-            teachers = {one.env.name: one.warm_start.teacher for one in self.config.each_env()}
-            blind = {
-                env for env, teacher in teachers.items() if teacher == "random"
-            }  # others see an environment's state
             world = limited(self.world, limit)
-            world = world.changed(lambda own: own if own.env in blind else replace(own, isolation=None))
-            episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
-            agents = {env: (agent(teacher, env), agent("random", env)) for env, teacher in teachers.items()}
-            played, labels = demonstrate(episodes, agents, self.config.warm_start.noise)
+            played, labels = demonstrated(world, self.config, tasks, seed, self.config.warm_start.noise)
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
 
@@ -289,6 +301,24 @@ class RolloutFragment:
 
     def limit(self, tokens: int) -> None:
         self.world = limited(self.world, tokens)
+
+
+def demonstrated(
+    world: EpisodeFactory, config: Config, tasks: Mapping[int, Task], seed: int, noise: float
+) -> tuple[list[Trajectory], list[Labels]]:
+    """The teacher's episodes of tasks, by their numbers, and its labels. noise: see `drivers.demonstrate`."""
+    teachers = {one.env.name: one.warm_start.teacher for one in config.each_env()}
+    blind = {env for env, teacher in teachers.items() if teacher == "random"}  # others see an environment's state
+    world = world.changed(lambda own: own if own.env in blind else replace(own, isolation=None))
+    episodes = [world.episode(task, derive(seed, "episode", number), number) for number, task in tasks.items()]
+    agents = {env: (agent(teacher, env), agent("random", env)) for env, teacher in teachers.items()}
+    return demonstrate(episodes, agents, noise)
+
+
+def taught(world: EpisodeFactory, config: Config) -> EpisodeFactory:
+    """The world with a teacher who labels each turn of the policy."""
+    teachers = {one.env.name: one.warm_start.teacher for one in config.each_env()}
+    return world.changed(lambda own: replace(own, teacher=agent(teachers[own.env], own.env)))
 
 
 def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:

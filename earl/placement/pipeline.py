@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,13 +19,14 @@ from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.documents import Fingerprints
 from earl.engine.learner import Update
 from earl.engine.samplers import engine_of
-from earl.errors import OutOfMemory
+from earl.errors import EarlError, OutOfMemory
 from earl.evaluation import Match
 from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
 from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
+from earl.placement.fragment import demonstrated
 from earl.rollout.opponents import EMPTY, OpponentPool
 from earl.rollout.pack import Estimates, by_seat, credited, experiences, learnable, length_penalised, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
@@ -236,11 +238,29 @@ class StepPipeline:
         self._limit = tokens
         self.players.limit(tokens)
 
-    def update(self, batch: Any, step: int) -> dict[str, float]:
+    def update(self, batch: Any, step: int, distillation: float = 0.0) -> dict[str, float]:
         """Learn from a batch; `step` counts RL steps from 1."""
-        update = self._update(step)
+        update = replace(self._update(step), distillation=distillation)
         stats = self.learner.update(batch, self.algorithm, update)
         return stats | self._diverged | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+
+    def teacher_return(self) -> float:
+        """Mean return of the teacher in as many episodes as a step has, against the opponents of the first step; 0: it
+        is not asked in reinforcement learning. Raises EarlError where no share of it can be told."""
+        config = self.config
+        if not config.warm_start.distill:
+            return 0.0
+        seed = self._seed("teacher")
+        tasks = draw_tasks(opponents(config), config.rollout.episodes, seed)
+        played, _ = demonstrated(self.world, config, dict(enumerate(tasks)), seed, 0.0)
+        found = float(np.mean([trajectory.reward for trajectory in played]))
+        if found <= 0:
+            raise EarlError(
+                f"warm_start.distill = {config.warm_start.distill:g} falls with the share of the teacher's return that "
+                f"is reached, and {config.warm_start.teacher!r} earns {found:.3g}: name a better teacher or weaker "
+                "opponents, or set warm_start.distill to 0"
+            )
+        return found
 
     @property
     def costs(self) -> Mapping[str, float]:
@@ -273,6 +293,7 @@ class StepPipeline:
             correction_cap=config.algorithm.correction_cap,
             correction_excess=config.algorithm.correction_excess,
             kl_estimator=config.algorithm.kl_estimator,
+            renews_reference=step % (config.algorithm.reset_reference or step + 1) == 0,
         )
 
     def sync(self, version: int) -> Mapping[str, float]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from random import Random
+from typing import Any
 
 from earl.agents.chat import Chat
 from earl.agents.parser import THINK_OPEN, ActionParser, Unreadable, parse, parser
@@ -60,10 +61,12 @@ def check_world(config: Config) -> None:
     with setting("agent.parser"):
         parser(config.agent.parser)
     with outside(f"env.options {config.env.options} of {env}", f"see `earl envs show {env}`"):
-        _check_options(env, config.env.options, isolation(config.env))
+        for level in ({}, *config.env.leveled.values()):
+            _check_options(env, {**config.env.options, **level}, isolation(config.env))
     options = config.env.options
     _check_met("env.opponents", config.env.opponents, env, options, needed=seats > 1)
     _check_restarts(config.env)
+    _check_levels(config.env)
     if registry.takes(env, "sandbox"):
         sandbox = LocalSandbox(config.sandbox)
         sandbox.exec(["true"])
@@ -72,9 +75,11 @@ def check_world(config: Config) -> None:
     _check_met("warm_start.opponents", config.warm_start.opponents, env, options)
     _check_met("evaluate.opponents", config.evaluate.opponents, env, options, needed=seats > 1)
     _check_held_out(config)
-    if config.warm_start.steps and not config.warm_start.data:
+    warm = config.warm_start
+    if (warm.steps and not warm.data) or warm.distill:
         with setting("warm_start.teacher"):
-            _check_plays(agent(config.warm_start.teacher, env), env, options)
+            _check_plays(agent(warm.teacher, env), env, options)
+    _check_distilled(config)
     if seats == 1 and config.agent.history == "board_only":
         raise EarlError(
             f"agent.history = 'board_only' forgets all but the last observation, which in {env} does not hold "
@@ -189,11 +194,42 @@ def _check_held_out(config: Config) -> None:
 def _check_known_ahead(config: Config) -> None:
     """Raises EarlError where games are drawn ahead of the learner, but their opponents depend on what it learned."""
     ahead = config.placement.max_staleness
-    hard = any(one.prefer_hard or one.restarts for one in config.env.each.values())
-    if ahead and (config.pool_size or hard):
+    follows = any(one.prefer != "none" or one.restarts for one in config.env.each.values())
+    if ahead and (config.pool_size or follows):
         raise EarlError(
-            f"placement.max_staleness = {ahead}: games are drawn before it is known how hard their opponents are, and "
-            "which were lost; leave out the opponent 'past', env.prefer_hard and env.restarts, or set it to 0"
+            f"placement.max_staleness = {ahead}: tasks are drawn before it is known what the ones before taught, and "
+            "which were lost; leave out the opponent 'past', env.prefer and env.restarts, or set it to 0"
+        )
+
+
+def _check_distilled(config: Config) -> None:
+    """Raises EarlError where a teacher cannot be asked what it would do in the policy's states."""
+    warm, env = config.warm_start, config.env
+    against = {
+        f"warm_start.data = {warm.data!r}": warm.data,
+        f"env.processes = {env.processes}": env.processes and warm.teacher != "random",
+        "the policy as an opponent": any(map(is_policy, env.opponents)),
+    }
+    for what, found in against.items():
+        if warm.distill and found:
+            raise EarlError(
+                f"warm_start.distill = {warm.distill:g} asks a scripted teacher in each state of an episode against "
+                f"scripted opponents, which {what} does not allow; leave one of the two out"
+            )
+
+
+def _check_levels(config: OneEnvConfig) -> None:
+    """Raises EarlError for levels beside opponents or growth, and for a preference among fewer than two."""
+    if config.levels and registry.seats(config.name) > 1:
+        raise EarlError(
+            f"env.levels is of tasks, and {config.name} is a game: name opponents of several strengths in env.opponents"
+        )
+    if grown := {*config.levels} & {*config.grow}:
+        raise EarlError(f"env.levels.{grown.pop()} grows with env.grow too; leave it out of one of them")
+    if config.prefer != "none" and len({**config.leveled, **config.opponents}) < 2 and PAST not in config.opponents:
+        raise EarlError(
+            f"env.prefer = {config.prefer!r} chooses among levels or opponents, and there are no two of them; name "
+            "more in env.levels or env.opponents, or leave it out"
         )
 
 
@@ -236,6 +272,12 @@ def _check_algorithm(config: AlgorithmConfig, recipe: Config) -> None:
         raise EarlError(
             f"rollout.group_size = 1: {config.name} compares the episodes of a group, and one alone teaches nothing; "
             "set it to 2 or more"
+        )
+    if recipe.rollout.resample and not (how.needs_groups and how.drop_flat_groups):
+        cure = "set algorithm.options.drop_flat_groups to true" if how.needs_groups else "take dapo or grpo"
+        raise EarlError(
+            f"rollout.resample = {recipe.rollout.resample}: {config.name} learns from groups whose episodes all "
+            f"have the same return, so none takes their place; leave it out, or {cure}"
         )
 
 
@@ -342,7 +384,8 @@ def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
 def _openings(config: Config, world: EpisodeFactory) -> list[int]:
     """Tokens of first prompts, of every opponent and seat, in ascending order. Raises EarlError for a fault of the
     environment, and when not one prompt leaves room for a reply."""
-    met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents} or {""}
+    met = {*config.env.opponents, *config.warm_start.opponents, *config.evaluate.opponents}
+    met = met or {"", *config.env.leveled}
     lengths, faults = [], []
     for opponent in sorted("random" if name == ANY or is_policy(name) else name for name in met):
         for seat in range(world.seats):
@@ -400,9 +443,14 @@ def _check_read(config: Config, form: ActionParser, reply: str, action: str) -> 
 def _actions(config: Config) -> Iterator[str]:
     """Actions that occur in play: all that the environment lists, or in a task those of its teacher and its solver.
     None of an environment that is kept apart, whose faults belong to the run."""
-    env, options = config.env.name, config.env.options
     if config.env.processes:
         return
+    for level in config.env.leveled.values() or ({},):
+        yield from _actions_under(config, {**config.env.options, **level})
+
+
+def _actions_under(config: Config, options: Mapping[str, Any]) -> Iterator[str]:
+    env = config.env.name
     names: set[str] = set()
     seats: list[dict[str, int]] = [{"seat": 0}, {"seat": 1}]
     if registry.seats(env) == 1:

@@ -6,6 +6,7 @@ prompt() ──▶ sampler ──▶ receive(completion) ──▶ environment �
 import time
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
+from earl.agents.scripted.base import Agent
 from earl.config import AgentConfig
 from earl.envs.base import OTHER_MOVES, Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.envs.games.base import State
@@ -126,6 +128,8 @@ class Episode:
 
     policy = ""
     """Who replies, see `earl.trajectory.Prompt`."""
+    teacher: Agent | None = None
+    """Whose replies are noted as labels, beside those of the policy."""
 
     def __init__(
         self,
@@ -143,6 +147,7 @@ class Episode:
         self.turns: list[Turn] = []
         self.illegal = 0
         self.tools: list[ToolCall] = []
+        self.labels: dict[int, Sequence[int]] = {}
         self.stop: StopReason | None = None
         self.outcome = Outcome.LOSS
         self.error: str | None = None
@@ -204,6 +209,8 @@ class Episode:
         start = len(self.token_log)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
+        if self.teacher is not None and not self._ask(self.teacher):
+            return None
         text = self.chat.decode(tuple(completion.tokens))
         opened = self.rules.thinking and self.chat.opens_thinking
         reply = parse(text, thinking=self.rules.thinking, opened=opened)
@@ -226,6 +233,18 @@ class Episode:
             return self._refuse(start, StopReason.ILLEGAL_ACTION, refused)
         return self._act(start, action)
 
+    def _ask(self, teacher: Agent) -> bool:
+        """Note what the teacher would reply; False: it failed, and the episode with it."""
+        rng = Random(derive(self.seed, "teacher", len(self.token_log)))
+        with boundary() as fault:
+            reply = self.phrased(teacher.act(self.board or self.env, rng))
+            self.labels[len(self.turns)] = self.chat.written(reply)
+        if fault.message:
+            self.fail(fault.message)
+            return False
+        self.tools["teacher/labels"] += 1
+        return True
+
     def phrased(self, reply: str) -> str:
         """What a scripted agent says, in the form that the parser reads."""
         return parser(self.rules.parser).phrased(reply, thinking=self.rules.thinking)
@@ -243,7 +262,7 @@ class Episode:
         assert self.stop is not None, "the episode has not ended"
         ended = (self.stop, self.outcome, self.illegal, self.error)
         columns, tools = self.token_log.columns(), tuple(self.tools)
-        return Trajectory(self.task, self.seed, *columns, tuple(self.turns), *ended, tools=tools)
+        return Trajectory(self.task, self.seed, *columns, tuple(self.turns), *ended, tools, self.labels)
 
     def learners(self) -> "list[Episode]":
         return [self]

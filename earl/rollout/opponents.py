@@ -1,71 +1,86 @@
-"""Whom a step meets: opponents by their shares and by how hard they are, and a pool of the run's own checkpoints; and
+"""Whom a step meets: opponents by their shares and by what is learned of them, a pool of the run's own checkpoints, and
 where games against the policy itself begin: positions that it lost from, those first that it neither always loses from
 nor never."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
 from random import Random
+from statistics import fmean, pvariance
 
 from earl.config import OneEnvConfig
 from earl.rollout.self_play import AFTER, PAST, SELF, is_self
 from earl.trajectory import Outcome, PlayedGroups
 
 DECAY = 0.9
-LEAST = 0.05
-"""Weight of an opponent that always loses: it is still met, and so a relapse is seen."""
+LEAST = 0.01
+"""Weight of what teaches nothing: it is still met, and so a relapse is seen."""
 POINTS = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
 
-Scores = Mapping[str, float]
-"""The policy's running mean result against each opponent: 1 for a win, 0.5 for a draw."""
+Preferences = Mapping[str, float]
+"""By environment and opponent (or level), the running mean of what its share is multiplied by."""
+
+
+def informative(chance: float) -> float:
+    """The variance of what happens with that chance: the larger, the more can be learned of its results."""
+    return chance * (1 - chance)
+
+
+MEASURES: Mapping[str, tuple[Callable[[Sequence[float]], float], float]] = {
+    "hard": (lambda points: 1 - fmean(points), 0.5),
+    "informative": (pvariance, informative(0.5)),
+}
+"""By `env.prefer`, a measure of the results of a group, and its value before any is known. `hard` is prioritised
+fictitious self-play (AlphaStar, Vinyals et al. 2019)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpponentPool:
     """What a run knows of its opponents when a step is drawn."""
 
-    scores: Scores
+    preferences: Preferences
     checkpoints: Sequence[str]  # the names that PAST stands for
     starts: "Mapping[str, Start]" = field(default_factory=dict)
+    labelled: bool = False  # whether the teacher is asked beside the policy
 
-    def shares(self, env: OneEnvConfig) -> dict[str, float]:
-        """Opponent → share. The policy itself keeps the share that it is given; the others share theirs by
-        share × (1 - score)^prefer_hard: prioritised fictitious self-play (AlphaStar, Vinyals et al. 2019)."""
+    def shares(self, env: OneEnvConfig, course: float = 0.0) -> dict[str, float]:
+        """Opponent (or level) → share, once that share of the run is done. The policy itself keeps the share that it is
+        given; the others share theirs by share × preference."""
         met: dict[str, float] = {}
-        for name, share in env.opponents.items():
+        for name, share in env.shares_at(course).items():
             members = (self.checkpoints or [SELF]) if name == PAST else [name]
             for member in members:
                 met[member] = met.get(member, 0.0) + share / len(members)
         others = {name: share for name, share in met.items() if name != SELF}
-        hard = {name: share * self._weight(name) ** env.prefer_hard for name, share in others.items()}
-        scale = sum(others.values()) / sum(hard.values()) if hard else 1.0
-        return {name: share if name == SELF else hard[name] * scale for name, share in met.items()}
+        preferred = {name: share * self._weight(env, name) for name, share in others.items()}
+        scale = sum(others.values()) / sum(preferred.values()) if preferred else 1.0
+        return {name: share if name == SELF else preferred[name] * scale for name, share in met.items()}
 
-    def _weight(self, name: str) -> float:
-        return max(LEAST, 1 - self.scores.get(name, 0.5))
+    def _weight(self, env: OneEnvConfig, name: str) -> float:
+        if env.prefer == "none":
+            return 1.0
+        return max(LEAST, self.preferences.get(f"{env.name} {name}", MEASURES[env.prefer][1]))
 
 
 EMPTY = OpponentPool({}, ())
 
 
-def scores_after(scores: Scores, groups: PlayedGroups) -> dict[str, float]:
-    """s ← DECAY·s + (1 - DECAY)·(mean result of the step against the opponent)."""
-    results: dict[str, list[float]] = {}
+def preferences_after(known: Preferences, envs: Mapping[str, OneEnvConfig], groups: PlayedGroups) -> dict[str, float]:
+    """w ← DECAY·w + (1 - DECAY)·(mean of the measure over the step's groups)."""
+    found: dict[str, tuple[float, list[float]]] = {}
     for group in groups:
-        points = [POINTS[played.outcome] for played in group.trajectories]
-        results.setdefault(group.task.opponent, []).extend(points)
-    moved = dict(scores)
-    for name, points in results.items():
-        if name and not is_self(name):
-            moved[name] = DECAY * scores.get(name, 0.5) + (1 - DECAY) * sum(points) / len(points)
-    return moved
+        prefer, name = envs[group.task.env].prefer, group.task.opponent
+        if prefer != "none" and name and not is_self(name):
+            measure, before = MEASURES[prefer]
+            measured = found.setdefault(f"{group.task.env} {name}", (before, []))[1]
+            measured.append(measure([POINTS[played.outcome] for played in group.trajectories]))
+    moved = {key: DECAY * known.get(key, before) + (1 - DECAY) * fmean(own) for key, (before, own) in found.items()}
+    return {**known, **moved}
 
 
 MOST_STARTS = 2000
 """Positions that are remembered; the oldest are forgotten."""
 HELD_DECAY = 0.8
-LEAST_START = 0.01
-"""Weight of a position that is always or never lost from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,7 @@ def starts_after(starts: Mapping[str, Start], passed: Iterable[Passed]) -> dict[
 def openings(starts: Mapping[str, Start], env: str, count: int, rng: Random) -> list[str]:
     """`count` draws of SELF after the moves to a position, by held·(1 - held); none where none is known."""
     own = [start for key, start in starts.items() if key.startswith(f"{env} ")]
-    weights = [max(LEAST_START, start.held * (1 - start.held)) for start in own]
+    weights = [max(LEAST, informative(start.held)) for start in own]
     return [AFTER + one.moves for one in rng.choices(own, cum_weights=[*accumulate(weights)], k=count)] if own else []
 
 

@@ -37,7 +37,8 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
     Args:
         trajectories: N episodes; their turns are numbered consecutively, 0 to K - 1.
         labels: per trajectory, the teacher's tokens per turn. Without labels the policy's own tokens are in the loss;
-            with labels, only those. Where a label departs from the played tokens, its first different token is the
+            with labels, only those. Labels that a trajectory has itself stand in `targets` beside its tokens. Where a
+            label departs from the played tokens, its first different token is the
             last in the loss of that turn, since later tokens were conditioned on the played one.
     """
     parts, first_turn = [_NOTHING], 0
@@ -128,6 +129,10 @@ def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int,
         if labels is not None:
             span = slice(turn.action_start - start, turn.end - start)
             mask[span] = _label(targets[span], labels.get(number, ()))
+        elif number in trajectory.labels:
+            span = slice(turn.action_start - start, turn.end - start)
+            taught = _label(targets[span], trajectory.labels[number])
+            targets[span][taught] = -1 - targets[span][taught]
     if end > turns[-1][1].end:
         numbers[-1], value_mask[-1] = first_turn + len(trajectory.turns), True
     return Rows(offsets_of([len(tokens)]), tokens, mask, targets, trajectory.logprobs[start:end], numbers, value_mask)

@@ -4,11 +4,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from random import Random
 from typing import Any, cast
 
 from earl.agents.chat import Chat
+from earl.agents.scripted.base import Agent
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
@@ -40,7 +41,9 @@ class EpisodeFactory:
     others: "Mapping[str, EpisodeFactory]" = field(default_factory=dict)
     sandbox: Mapping[str, Any] = field(default_factory=dict)  # the recipe's, for environments that run programs
     random_replies: int = 0  # of one seat against SELF, at most
+    levels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options of tasks, by what these name
     checkpoints: "Callable[[str], EpisodeFactory] | None" = None  # how an opponent's checkpoint plays, by its name
+    teacher: Agent | None = None  # labels the policy's turns in games and tasks that are learned from
 
     @property
     def seats(self) -> int:
@@ -66,7 +69,9 @@ class EpisodeFactory:
     def game(self, task: Task, seed: int, session: int) -> Episode | PairedEpisodes:
         """A new episode of a task; where its opponent is a policy, both seats of the game."""
         if not is_policy(task.opponent):
-            return self.episode(task, seed, session)
+            episode = self.episode(task, seed, session)
+            episode.teacher = self.of(task.env).teacher
+            return episode
         board, late = self._board(task, seed)
         return PairedEpisodes(board, partial(self._seat, task, seed, session), late.move, task.seed)
 
@@ -102,7 +107,7 @@ class EpisodeFactory:
         own, number = replace(task, seat=env.seat), derive(seed, "seat", env.seat)
         rules, chat = world.of(task.env).rules, world.of(task.env).chat
         episode = Episode(env, chat, rules, own, number, session + OTHER_SEAT * env.seat, self.delay_seconds)
-        episode.policy = "" if learns else task.opponent
+        episode.policy, episode.teacher = ("", self.of(task.env).teacher) if learns else (task.opponent, None)
         return episode
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
@@ -110,7 +115,8 @@ class EpisodeFactory:
             return registry.make(self.env, seat=task.seat, opponent=opponent, **self.options)
         seat = {"seat": task.seat, "opponent": task.opponent} if self.seats == 2 else {}
         sandbox = {"sandbox": self.sandbox} if registry.takes(self.env, "sandbox") else {}
-        return make(self.env, {**self.options, **sandbox}, self.isolation, **seat)
+        level = self.levels.get(task.opponent, {})
+        return make(self.env, {**self.options, **level, **sandbox}, self.isolation, **seat)
 
 
 class Unmade:
@@ -130,16 +136,36 @@ class Draw:
     step: int
     tasks: Sequence[Task]  # one per group
     seed: int  # seeds the episodes, see `episode_seed`
+    labelled: bool = False  # whether the teacher labels the turns
+    others: Sequence[Task] = ()
+    """In rounds of as many: what is played next where a group teaches nothing; numbered on from `tasks`."""
+
+    @property
+    def slots(self) -> list[Sequence[Task]]:
+        """Of each group its task and those of the rounds after it."""
+        return [(*self.tasks, *self.others)[slot :: len(self.tasks)] for slot in range(len(self.tasks))]
 
 
 def draw(config: Config, step: int, pool: OpponentPool = EMPTY) -> Draw:
     """The tasks of a step. Where opponents do not depend on the run's course, they follow from recipe and step alone,
     and so are known ahead of time."""
     seed = derive(config.run.seed, "rollout", step)
-    tasks = draw_tasks(opponents(config, pool), config.rollout.prompts, seed)
+    others = [derive(seed, "round", number) for number in range(config.rollout.resample)]
+    course = config.course(step)
+    drawn = (_shuffled(_round(config, pool, course, own), own) for own in others)
+    return Draw(step, _round(config, pool, course, seed), seed, pool.labelled, [*chain.from_iterable(drawn)])
+
+
+def _round(config: Config, pool: OpponentPool, course: float, seed: int) -> Sequence[Task]:
+    tasks = draw_tasks(opponents(config, pool, course), config.rollout.prompts, seed)
     for name, env in config.env.each.items():
         tasks = _restarted(tasks, name, env.restarts, pool, Random(f"starts of {name} {seed}"))
-    return Draw(step, tasks, seed)
+    return tasks
+
+
+def _shuffled(tasks: Sequence[Task], seed: int) -> list[Task]:
+    """They are drawn opponent by opponent, and another one should follow."""
+    return Random(seed).sample(tasks, len(tasks))
 
 
 def _restarted(tasks: Sequence[Task], env: str, share: float, pool: OpponentPool, rng: Random) -> list[Task]:
@@ -150,13 +176,15 @@ def _restarted(tasks: Sequence[Task], env: str, share: float, pool: OpponentPool
     return [replace(task, opponent=found.get(number, task.opponent)) for number, task in enumerate(tasks)]
 
 
-def opponents(config: Config, pool: OpponentPool = EMPTY, taught: bool = False) -> dict[str, dict[str, float]]:
-    """Environment → opponent → share of the groups; "" where a task has none. `taught`: those of the warm start, which
-    are scripted: random where [env] names policies alone."""
+def opponents(
+    config: Config, pool: OpponentPool = EMPTY, course: float = 0.0, taught: bool = False
+) -> dict[str, dict[str, float]]:
+    """Environment → opponent, or level of a task, → share of the groups, once that share of the run is done; "" where a
+    task has none. `taught`: those of the warm start, which are scripted: random where [env] names policies alone."""
     shares = [1.0, *(other.share for other in config.env.others)]
     found = {}
     for share, one in zip(shares, config.each_env(), strict=True):
-        met = pool.shares(one.env) or {"": 1.0}
+        met = pool.shares(one.env, course) or {"": 1.0}
         if taught:
             scripted = {name: part for name, part in met.items() if not is_policy(name)}
             met = one.warm_start.opponents or scripted or {"random": 1.0}
@@ -205,7 +233,7 @@ def episode_seed(seed: int, number: int, member: int) -> int:
 def passed(world: EpisodeFactory, drawn: Draw, size: int, groups: PlayedGroups) -> Iterator[Passed]:
     """The positions of a step's games against SELF in which the policy was to move. size: of a group."""
     ended = {played.seed: played for group in groups for played in group.trajectories}
-    for number, task in enumerate(drawn.tasks):
+    for number, task in enumerate((*drawn.tasks, *drawn.others)):
         if is_self(task.opponent):
             for member in range(size):
                 yield from world.passed(task, episode_seed(drawn.seed, number, member), ended)

@@ -125,6 +125,28 @@ def test_the_gradient_is_that_of_the_naive_mean_loss(small, batch, name):
     assert torch.allclose(packed, gradients(policy.model), atol=1e-6, rtol=1e-4)
 
 
+def test_a_teachers_labels_add_their_cross_entropy_to_the_loss(small, batch):
+    policy, weight = small(), 0.7
+    places = np.flatnonzero(batch.mask)[::3]
+    labels = np.where(np.arange(len(places)) % 2, batch.tokens[places], (batch.tokens[places] + 5) % 90)
+    batch.targets[places] = -1 - labels
+    learner = learner_of(policy, micro_batch_tokens=300)
+    plain = learner_of(small()).update(batch, algorithm("grpo"), STILL)
+    packed, stats = learned_gradients(learner, batch, algorithm("grpo"), replace(STILL, distillation=weight))
+    taught = torch.zeros(())
+    for start, end in pairwise(batch.offsets):
+        tokens = torch.from_numpy(batch.tokens[start:end]).long()
+        whole = torch.log_softmax(policy.model(input_ids=tokens[None]).logits[0], dim=-1)
+        for place, label in zip(places, labels, strict=True):
+            if start <= place < end:
+                taught = taught - whole[place - 1 - start, label]
+    taught = taught / int(batch.mask.sum())
+    assert stats["loss"] == pytest.approx(plain["loss"], rel=1e-5)  # of reinforcement learning alone
+    assert stats["distillation_loss"] == pytest.approx(taught.item(), rel=1e-5)
+    (naive_mean_loss(policy, batch, STILL, clipped=True) + weight * taught).backward()
+    assert torch.allclose(packed, gradients(policy.model), atol=1e-6, rtol=1e-4)
+
+
 def test_imitation_is_the_mean_cross_entropy_of_the_labels(small, batch):
     policy = small()
     learner = learner_of(policy)

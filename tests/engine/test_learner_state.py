@@ -1,5 +1,7 @@
 """What a learner keeps and gives back: value head, moments, weights."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -126,6 +128,26 @@ def test_restoring_a_younger_state_forgets_the_moments(small, rows, tmp_path):
     learner.restore(tmp_path / "young")
     learner.snapshot()(tmp_path / "again")
     assert tensors_of(tmp_path / "again").keys() == tensors_of(tmp_path / "young").keys()
+
+
+def test_a_renewed_reference_is_the_policy_as_it_was_after_that_update(small, rows, tmp_path):
+    learner, batch = ppo_learner(small()), with_returns(rows, np.ones(int(rows.turns.max()) + 1))
+    learner.snapshot()(tmp_path / "without")
+    began = learner.logprobs(rows, reference=True)
+    learner.update(batch, algorithm("ppo"), MOVING)
+    learner.snapshot()(tmp_path / "with")
+    assert (learner.logprobs(rows, reference=True) == began).all()
+    learner.update(batch, algorithm("ppo"), replace(MOVING, renews_reference=True))
+    renewed = learner.logprobs(rows)
+    assert (learner.logprobs(rows, reference=True) == renewed).all()
+    learner.update(batch, algorithm("ppo"), MOVING)
+    assert (learner.logprobs(rows, reference=True) == renewed).all()
+    assert not np.allclose(learner.logprobs(rows), renewed)
+    learner.restore(tmp_path / "with")
+    assert (learner.logprobs(rows, reference=True) == began).all()
+    learner.update(batch, algorithm("ppo"), replace(MOVING, renews_reference=True))
+    learner.restore(tmp_path / "without")
+    assert (learner.logprobs(rows, reference=True) == began).all()  # the model itself again
 
 
 def test_a_file_that_is_missing_is_named(small, tmp_path):

@@ -71,8 +71,8 @@ def fragment(policy, sampler):
 def played(own):
     """A step's episodes: tokens, and log-probs."""
     drawn = draw(own.config, 11)
-    groups = own.play(drawn.step, dict(enumerate(drawn.tasks)), drawn.seed)
-    return [(t.tokens.tolist(), t.logprobs.tolist()) for group in groups for t in group.trajectories]
+    groups = own.play(drawn.step, dict(enumerate(drawn.slots)), drawn.seed)
+    return [(t.tokens.tolist(), t.logprobs.tolist()) for group in groups.values() for t in group.trajectories]
 
 
 def ours(seat, kind, tp, port, room):

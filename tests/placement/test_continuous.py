@@ -43,11 +43,11 @@ def tokens(group):
 
 def test_groups_are_those_of_the_lockstep_however_they_are_played(fragment):
     own, drawn = fragment(), draw(fragment().config, 4)
-    expected = fragment(RolloutFragment).play(4, dict(enumerate(drawn.tasks)), drawn.seed)
+    expected = fragment(RolloutFragment).play(4, dict(enumerate(drawn.slots)), drawn.seed)
     tickets = start(own, 4)
     ended = own.ended(4, PATIENCE)
     assert sorted(ended) == tickets
-    assert [tokens(ended[ticket]) for ticket in tickets] == [tokens(group) for group in expected]
+    assert [tokens(ended[ticket]) for ticket in tickets] == [tokens(expected[number]) for number in range(4)]
     assert own.ended(4, PATIENCE) == {}  # each is told once
 
 

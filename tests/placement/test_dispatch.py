@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from earl.placement.peers import Peers, WorkerLost
 from earl.placement.ray.actor_group import CallResults, Member
 from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.row_exchange import LEARNED, CallResult, EpisodeTable, Manifest, RowDispatcher, shares
+from earl.placement.ray.row_exchange import LABELLED, LEARNED, CallResult, EpisodeTable, Manifest, RowDispatcher, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import Learnable, pack, trajectories_of
 from earl.rollout.tasks import draw
@@ -209,12 +210,7 @@ class Crew:
 
 def test_a_worker_replaced_before_its_rows_were_sent_plays_and_packs_them_again(tiny):
     config = tiny()
-    group = Crew(2)
-    workers = RolloutWorkers(
-        group, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), group
-    )
-    model = make(config.model, config.run.seed).model
-    workers.load((Near(model.state_dict()), Probe.of(model)), 0)
+    group, workers = rollout_workers(config, 2)
     workers.play(draw(config, 1))
     manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
     before = group.actors[1].actor._episodes.shard(manifest.numbers(1), LEARNED)
@@ -262,3 +258,41 @@ def test_rows_whose_exchange_failed_are_sent_again_three_times_in_all(groups):
     failing = Exchange(faults=3)
     with pytest.raises(WorkerLost, match=r"its checksum differs.* this was tried 3 times"):
         RowDispatcher(failing, failing, Layout(), Work(), PlacementConfig(), failing).send(table, 7, 2)
+
+
+def rollout_workers(config, count):
+    group = Crew(count)
+    workers = RolloutWorkers(
+        group, lambda actor, _, meeting: actor.setup.remote(config.model_dump(), None, (), meeting), group
+    )
+    model = make(config.model, config.run.seed).model
+    workers.load((Near(model.state_dict()), Probe.of(model)), 0)
+    return group, workers
+
+
+def test_labels_go_with_the_rows_as_long_as_a_teacher_is_asked(tiny):
+    config = tiny(warm_start={"teacher": "perfect", "distill": 1.0})
+    group, workers = rollout_workers(config, 2)
+    workers.play(replace(draw(config, 1), labelled=True))
+    manifest = Manifest(workers.rows([]), np.zeros(0, np.int32), Layout(), np.zeros(3, np.int32))
+    assert manifest.table.columns == LABELLED
+    for number in range(2):
+        shard = group.actors[number].actor._episodes.shard(manifest.numbers(number), LABELLED)
+        labelled = shard.columns["targets"] < 0
+        assert labelled.any() and shard.columns["mask"][labelled].all()
+    workers.play(draw(config, 2))
+    assert workers.rows([]).columns == LEARNED
+
+
+def test_groups_of_further_rounds_are_held_and_told_in_the_order_of_their_numbers(tiny):
+    # An untrained policy: most episodes are forfeited at once, so most groups are flat.
+    config = tiny(rollout={"episodes": 16, "group_size": 4, "resample": 2}, algorithm={"name": "dapo"})
+    told = []
+    for count in (1, 3):
+        _, workers = rollout_workers(config, count)
+        groups = workers.play(draw(config, 1))
+        whole = workers.whole(groups)
+        assert [group.task for group in groups] == [group.task for group in whole]
+        told.append([(one.task, one.seed, one.tokens.tolist()) for group in whole for one in group.trajectories])
+    assert told[0] == told[1]
+    assert 4 * 4 < len(told[0]) <= 4 * 4 * 3

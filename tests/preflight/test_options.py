@@ -59,7 +59,11 @@ READERS = {
     "algorithm.correction_excess": ("drop", set()),
     "algorithm.kl_estimator": ("k2", set()),  # with a weight: everywhere, see below
     "algorithm.kl_in": ("reward", set()),
+    "algorithm.reset_reference": (50, set()),
     "env.delay_seconds": (0.1, ALL),
+    "rollout.resample": (2, ALL),  # not where rollout runs ahead, see below
+    "warm_start.distill": (0.5, ALL),
+    "warm_start.distill_steps": (3, set()),  # with a weight: everywhere, see below
 }
 # What every learner reads.
 OF_ADAMW = {
@@ -104,7 +108,10 @@ def test_a_setting_is_read_or_refused(key: str, name: str) -> None:
 @pytest.mark.parametrize("name", SITES)
 def test_settings_that_another_setting_brings_into_use(name: str) -> None:
     check_options(recipe(learner={"lora_rank": 4, "lora_alpha": 4.0}), SITES[name])
-    check_options(recipe(algorithm={"kl": 0.1, "kl_estimator": "k2", "kl_in": "reward"}), SITES[name])
+    check_options(recipe(warm_start={"distill": 0.5, "distill_steps": 3}), SITES[name])
+    check_options(
+        recipe(algorithm={"kl": 0.1, "kl_estimator": "k2", "kl_in": "reward", "reset_reference": 5}), SITES[name]
+    )
     if name in OF_VLLM:
         check_options(recipe(algorithm={"correction": "sequence", "correction_cap": 3.0}), SITES[name])
     if name in ON_RAY:
@@ -115,5 +122,8 @@ def test_a_correction_is_of_use_where_rollout_runs_ahead_or_arithmetic_differs()
     correction = {"correction": "token"}
     check_options(recipe(algorithm=correction, placement={"max_staleness": 1}), SITES["disaggregated"])
     check_options(recipe(algorithm=correction, learner={"dtype": "bfloat16"}), SITES["colocated"])
+    for own in ({"rollout": {"resample": 2}}, {"warm_start": {"distill": 0.5}}):
+        with pytest.raises(EarlError, match=r"or set placement.max_staleness to 0$"):
+            check_options(recipe(**own, placement={"max_staleness": 1}), SITES["disaggregated"])
     with pytest.raises(EarlError, match=r"algorithm.correction = 'token' weighs"):
         check_options(recipe(algorithm=correction), SITES["disaggregated"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from earl.placement.embedded import groups_from_bytes, groups_to_bytes
 from earl.rollout.drivers import play
 from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
 from earl.runs.trajectories import from_bytes, to_bytes
@@ -55,6 +56,7 @@ def test_calls_of_tools_are_counted(played):
     told = from_bytes(to_bytes(groups))  # in another process
     assert episode_metrics(told) == numbers
     assert told[0].trajectories[0].tools == one.tools and told[0].trajectories[1].tools == ()
+    assert [*groups_from_bytes(groups_to_bytes({3: groups[0], 1: groups[1]}))] == [3, 1]
 
 
 def test_staleness_is_that_of_the_sampled_tokens(episode, script):

@@ -7,7 +7,16 @@ import pytest
 
 from earl.config import OneEnvConfig
 from earl.rollout import opponents
-from earl.rollout.opponents import EMPTY, OpponentPool, Passed, Start, admitted, openings, scores_after, starts_after
+from earl.rollout.opponents import (
+    EMPTY,
+    OpponentPool,
+    Passed,
+    Start,
+    admitted,
+    openings,
+    preferences_after,
+    starts_after,
+)
 from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory
 
 
@@ -17,28 +26,46 @@ def env(**settings):
 
 def test_shares_stay_as_they_are_without_a_preference():
     own = env(opponents={"self": 2, "random": 1, "heuristic": 3})
-    pool = OpponentPool({"random": 0.9, "heuristic": 0.1}, ())
+    pool = OpponentPool({"tictactoe random": 0.1, "tictactoe heuristic": 0.9}, ())
     assert pool.shares(own) == {"self": 2, "random": 1, "heuristic": 3}
 
 
-def test_hard_opponents_are_met_more_often_and_the_policy_keeps_its_share():
-    own = env(opponents={"self": 2, "random": 1, "heuristic": 1}, prefer_hard=2)
-    # (1 - 0.9)² = 0.01 and (1 - 0.5)² = 0.25: of the 2 that both share, 2·1/26 and 2·25/26.
-    met = OpponentPool({"random": 0.9, "heuristic": 0.5}, ()).shares(own)
-    assert met == {"self": 2, "random": pytest.approx(2 / 26), "heuristic": pytest.approx(50 / 26)}
+@pytest.mark.parametrize("prefer", ["hard", "informative"])
+def test_preferred_opponents_are_met_more_often_and_the_policy_keeps_its_share(prefer):
+    own = env(opponents={"self": 2, "random": 1, "heuristic": 1}, prefer=prefer)
+    # Of the 2 that both share, 2·0.1/0.6 and 2·0.5/0.6.
+    met = OpponentPool({"tictactoe random": 0.1, "tictactoe heuristic": 0.5}, ()).shares(own)
+    assert met == {"self": 2, "random": pytest.approx(2 / 6), "heuristic": pytest.approx(10 / 6)}
 
 
-def test_an_opponent_that_always_loses_is_still_met():
-    met = OpponentPool({"random": 1.0}, ()).shares(env(opponents={"random": 1, "heuristic": 1}, prefer_hard=1))
-    # max(0.05, 1 - 1) = 0.05 beside 1 - 0.5: 2·0.05/0.55.
-    assert met["random"] == pytest.approx(2 * 0.05 / 0.55)
+def test_who_teaches_nothing_is_still_met():
+    own = env(opponents={"random": 1, "heuristic": 1}, prefer="hard")
+    met = OpponentPool({"tictactoe random": 0.0, "connect4 heuristic": 0.0}, ()).shares(own)
+    # max(0.01, 0) beside 0.5, which stands for what is not known here: 2·0.01/0.51.
+    assert met["random"] == pytest.approx(2 * 0.01 / 0.51)
 
 
-def test_the_pool_shares_what_past_is_given_by_how_hard_each_is():
-    own = env(opponents={"self": 1, "past": 3}, prefer_hard=1)
-    met = OpponentPool({"run:a@10": 0.75}, ["run:a@10", "run:a@20"]).shares(own)
+def test_the_pool_shares_what_past_is_given_by_preference():
+    own = env(opponents={"self": 1, "past": 3}, prefer="hard")
+    met = OpponentPool({"tictactoe run:a@10": 0.25}, ["run:a@10", "run:a@20"]).shares(own)
     # Weights 0.25 and, unknown yet, 0.5: a third and two thirds of 3.
     assert met == {"self": 1, "run:a@10": pytest.approx(1), "run:a@20": pytest.approx(2)}
+
+
+def test_shares_go_from_the_first_to_the_last_step():
+    own = env(opponents={"random": (4, 0), "perfect": (0, 2), "heuristic": 1})
+    assert own.shares_at(0.0) == {"random": 4, "heuristic": 1}
+    assert own.shares_at(0.25) == {"random": 3, "perfect": 0.5, "heuristic": 1}
+    assert OpponentPool({}, ()).shares(own, 1.0) == {"perfect": 2, "heuristic": 1}
+
+
+def test_levels_share_tasks_alike_or_by_preference():
+    own = OneEnvConfig(name="arithmetic", levels={"num_operations": [2, 4, 8]}, prefer="informative")
+    names = [f"num_operations={number}" for number in (2, 4, 8)]
+    assert EMPTY.shares(own) == dict.fromkeys(names, pytest.approx(1))
+    known = dict(zip((f"arithmetic {name}" for name in names), (0.05, 0.2, 0.0), strict=True))
+    # 3·0.05/0.26, 3·0.2/0.26 and 3·0.01/0.26
+    assert [*OpponentPool(known, ()).shares(own).values()] == pytest.approx([0.15 / 0.26, 0.6 / 0.26, 0.03 / 0.26])
 
 
 def test_without_a_checkpoint_the_past_is_the_policy_itself():
@@ -52,14 +79,30 @@ def group(opponent, *outcomes):
     return Group(tuple(Trajectory(Task("tictactoe", 1, 0, opponent), 0, *columns, (), *end) for end in ends))
 
 
-def test_scores_follow_the_results_slowly():
-    groups = [
-        group("random", Outcome.WIN, Outcome.DRAW),
-        group("random", Outcome.LOSS, Outcome.WIN),
-        group("self", Outcome.WIN),
-    ]
-    # random: (1 + 0.5 + 0 + 1)/4 = 0.625, from 0.5: 0.9·0.5 + 0.1·0.625; who is not met keeps its score.
-    assert scores_after({"heuristic": 0.3}, groups) == {"heuristic": 0.3, "random": pytest.approx(0.5125)}
+GROUPS = [
+    group("random", Outcome.WIN, Outcome.DRAW),
+    group("random", Outcome.LOSS, Outcome.WIN),
+    group("self", Outcome.WIN),
+]
+
+
+def test_preferences_follow_the_results_slowly():
+    # Lost of the groups: 1 - 0.75 and 1 - 0.5, so 0.375 in the mean, from 0.5: 0.9·0.5 + 0.1·0.375.
+    # Variances: of 1 and 0.5 it is 1/16, of 0 and 1 it is 1/4; 5/32 in the mean, from 1/4: 0.9/4 + 0.1·5/32.
+    for prefer, expected in (("hard", 0.4875), ("informative", 0.9 / 4 + 0.5 / 32)):
+        envs = {"tictactoe": env(prefer=prefer)}
+        known = {"tictactoe heuristic": 0.3}  # who is not met keeps its own
+        assert preferences_after(known, envs, GROUPS) == known | {"tictactoe random": pytest.approx(expected)}
+
+
+def test_draws_alone_teach_nothing():
+    # A mean result of 0.5 is not p(1 - p) = 1/4 here: no game of the group differs from another one.
+    met = preferences_after({}, {"tictactoe": env(prefer="informative")}, [group("perfect", *[Outcome.DRAW] * 4)])
+    assert met == {"tictactoe perfect": pytest.approx(0.9 / 4)}
+
+
+def test_without_a_preference_nothing_is_remembered():
+    assert preferences_after({}, {"tictactoe": env()}, GROUPS) == {}
 
 
 def test_the_pool_keeps_the_oldest_and_the_newest_and_spreads_the_others():

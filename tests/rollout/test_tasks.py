@@ -75,6 +75,13 @@ def test_an_episodes_seed_does_not_depend_on_who_plays_it(chat):
             assert together[episode.session] == episode.seed
 
 
+def test_a_task_is_played_on_its_level(chat):
+    levels = {"num_operations=5": {"num_operations": 5}}
+    world = EpisodeFactory("arithmetic", {"num_operations": 2}, chat, Rules(), levels=levels)
+    found = [world.make(Task("arithmetic", 1, 0, level)).reset(seed=1)[0] for level in ("", "num_operations=5")]
+    assert [sum(sign in "+-" for sign in told) for told in found] == [2, 5]
+
+
 def test_a_world_makes_the_environment_of_the_task(chat):
     world = EpisodeFactory("tictactoe", {"draw_reward": 0.5}, chat, Rules())
     env = world.make(Task("tictactoe", seed=1, seat=1, opponent="perfect"))

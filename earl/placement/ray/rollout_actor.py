@@ -72,12 +72,12 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("rollout")
     def play(
-        self, tasks: Mapping[int, Task], step: int, seed: int
+        self, slots: Mapping[int, Sequence[Task]], step: int, seed: int, labelled: bool
     ) -> tuple[dict[Ticket, GroupOf[TrajectorySummary]], Mapping[str, float]]:
         """Play groups of a step and keep them in place of earlier ones; also returns `RolloutFragment.costs`."""
         self._episodes.clear()
-        played = zip(tasks, self._fragment.play(step, tasks, seed), strict=True)
-        kept = self._episodes.keep({Ticket(step, number): group for number, group in played})
+        played = self._fragment.play(step, slots, seed, labelled)
+        kept = self._episodes.keep({Ticket(step, number): group for number, group in played.items()})
         return kept, self._fragment.costs
 
     @stage("demonstrations")

@@ -21,7 +21,7 @@ from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, Call, Member, method
-from earl.placement.ray.row_exchange import LEARNED, TAUGHT, EpisodeTable, ExchangeFailed
+from earl.placement.ray.row_exchange import LABELLED, LEARNED, TAUGHT, EpisodeTable, ExchangeFailed
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSender, WeightSource
 from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw
@@ -182,10 +182,12 @@ class RolloutWorkers(SamplerGroup, Players):
     costs: Mapping[str, float] = MappingProxyType({})
     _holders: Mapping[Ticket, int]
     """The worker that holds each of the step's groups, in order."""
+    _columns: tuple[str, ...] = LEARNED  # of the step's rows
 
     def play(self, draw: Draw) -> list[GroupOf[TrajectorySummary]]:
         """The groups of a step, in order. Tokens stay with the workers; a lost worker's groups are played again."""
-        played = self._hold("rollout", self._dealt("play", draw.tasks, draw.step, draw.seed))
+        played = self._hold("rollout", self._dealt("play", draw.slots, draw.step, draw.seed, draw.labelled))
+        self._columns = LABELLED if draw.labelled else LEARNED
         holders = {ticket: worker for worker, (groups, _) in enumerate(played) for ticket in groups}
         self._holders = dict(sorted(holders.items()))
         outlines = {ticket: group for groups, _ in played for ticket, group in groups.items()}
@@ -195,7 +197,7 @@ class RolloutWorkers(SamplerGroup, Players):
     def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
         # Replacements play and pack again, until the rows are sent.
         tables = self._tell("rows", method("table", next(iter(self._holders)).step))
-        return EpisodeTable.joined(tables, LEARNED)
+        return EpisodeTable.joined(tables, self._columns)
 
     def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
         found = self._fetch(self._holders)

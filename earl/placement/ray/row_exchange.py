@@ -87,6 +87,8 @@ def told(work: Callable[[], Any]) -> CallResult:
 
 LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
 """Columns of sampled rows; their targets are the sampled tokens."""
+LABELLED = (*LEARNED, "targets")
+"""The same where a teacher labelled them."""
 TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
 """Columns of a teacher's rows, which have no sampled log-probs."""
 
