@@ -263,6 +263,14 @@ def test_games_of_the_end_are_others_than_those_of_selection(world, chat):
     assert matches(world, ["random"], False, 200)[0].stream == FINAL_GAMES
 
 
+def test_any_and_random_play_one_tree(world, chat):
+    policy, trees = Table(chat, lowest), evaluation.Trees()
+    for opponent in (ANY, "random", "perfect"):
+        match = Match(opponent, 1, exact=True)
+        assert evaluation.evaluated(world, policy, match, 0, trees)[0] == evaluation.evaluate(world, policy, match)
+    assert [*trees] == [("tictactoe", 1)]
+
+
 def test_waves_do_not_show(world, chat, monkeypatch):
     whole = evaluation.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
     monkeypatch.setattr(evaluation, "WAVE", 7)
