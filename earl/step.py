@@ -178,6 +178,8 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
             if stored:
                 run.journal.episodes(step, *stored)
     metrics = {**record.metrics, **stats}
+    if pool.labelled:  # one label for each turn
+        metrics["teacher_labels"] = float(sum(len(one.turns) for one in trajectories_of(groups)))
     _warn(run, progress, metrics)
     return StepRecord(metrics, record.contexts)
 

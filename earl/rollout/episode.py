@@ -242,7 +242,6 @@ class Episode:
         if fault.message:
             self.fail(fault.message)
             return False
-        self.tools["teacher/labels"] += 1
         return True
 
     def phrased(self, reply: str) -> str:

@@ -28,7 +28,6 @@ def test_each_turn_is_labelled_with_the_teachers_move_in_its_state(labelled):
     for trajectory in (one for group in groups.values() for one in group.trajectories):
         episode = fragment.world.episode(trajectory.task, trajectory.seed, 0)
         assert [*trajectory.labels] == [*range(len(trajectory.turns))]
-        assert trajectory.tools["teacher/labels"] == len(trajectory.turns)
         for number, turn in enumerate(trajectory.turns):
             rng = Random(derive(trajectory.seed, "teacher", len(episode.token_log)))
             action = agent("perfect", "tictactoe").act(episode.env, rng)
