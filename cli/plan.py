@@ -1,7 +1,6 @@
 """`earl plan`: predicts what a job would need on a cluster, without the cluster."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from earl.batch import Batch
 from earl.cli.options import declared, print_json
 from earl.cli.players import need_run
 from earl.cli.recipes import resolve
-from earl.cli.text import console, one_line
+from earl.cli.text import console, one_line, table
 from earl.config import Config, ModelConfig
 from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, sizes
 from earl.dispatch.rows import Columns, token_bytes
@@ -22,7 +21,6 @@ from earl.errors import EarlError, unknown
 from earl.formats import duration
 from earl.parallel.hardware import Device, of_gpus, own_devices
 from earl.parallel.memory import ModelShape, catalogue, known, nearest
-from earl.parallel.selector.selector import expected_seconds, replayed
 from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
@@ -33,7 +31,6 @@ from earl.planner.workload import TracedCall, of_call, of_file
 from earl.planner.workload import sizes as sizes_of_tools
 from earl.recipe import build, load_toml, override
 from earl.runs import trajectories
-from earl.runs.store import Store
 
 
 def transfers(given: "Options", names: str | None, as_json: bool) -> None:
@@ -234,73 +231,8 @@ def _show(one: Plan, price: float | None) -> None:
 
 
 def _print(grid: Grid) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in grid.names:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in grid.rows:
-        table.add_row(*row)
     click.echo(grid.title)
-    console().print(table)
-
-
-# --replay RUN: a run's layout decisions, made again from their recorded inputs.
-
-
-def replayed_run(root: Path, name: str, margin: float | None) -> dict[str, Any]:
-    """Compare new decisions with recorded ones. Raises EarlError if there is no such run, or it has no decisions."""
-    with Store(need_run(root, name).database, read_only=True) as store:
-        recorded = [(one.choice, one.inputs) for one in store.decisions()]
-    if not recorded:
-        raise EarlError(f"run {name!r} has no decisions to replay; it ran with selector.kind = 'off'")
-    kept = [one.again for one in replayed(recorded)]
-    again = replayed(recorded) if margin is None else replayed(recorded, margin=margin)
-    other = [one.again for one in again]
-    return {
-        "run": name,
-        "margin": other[0].inputs.settings.margin,
-        "decisions": len(again),
-        "same": sum(one.same for one in again),
-        "switches": sum(one.switched for one in kept),
-        "switches_again": sum(one.switched for one in other),
-        "reasons_again": dict(Counter(one.reason for one in other)),
-        "expected_seconds": expected_seconds(kept),
-        "expected_seconds_again": expected_seconds(other),
-        "differ": [_difference(one) for one in again if not one.same],
-    }
-
-
-def _difference(one: Any) -> dict[str, Any]:
-    return {
-        "step": one.step,
-        "stage": one.stage,
-        "recorded": one.recorded,
-        "again": str(one.again.choice),
-        "reason": one.again.reason,
-        "why": one.again.why,
-    }
-
-
-def show_replayed(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        return print_json(result)
-    click.echo(
-        f"{one_line(result['run'])}: {result['same']} of {result['decisions']} decisions are the same "
-        f"with a margin of {result['margin']:g}"
-    )
-    click.echo(f"switches          {result['switches']} recorded, {result['switches_again']} again")
-    click.echo(
-        f"expected seconds  {result['expected_seconds']:.4g} recorded, {result['expected_seconds_again']:.4g} again"
-    )
-    for one in result["differ"][:20]:
-        click.echo(
-            one_line(f"step {one['step']}, {one['stage']}: {one['recorded']} then, {one['again']} now: {one['why']}")
-        )
-    if len(result["differ"]) > 20:
-        click.echo(f"and {len(result['differ']) - 20} more; --json lists them all")
-    return None
+    console().print(table(grid.names, grid.rows, right=grid.names))
 
 
 def recorded_calls(root: Path, name: str) -> list[TracedCall]:
@@ -336,8 +268,6 @@ def command(
     dispatch: bool,
     columns: str | None,
     price: float | None,
-    replay: str | None,
-    margin: float | None,
     root: Path,
     emit: str | None,
     trace: bool,
@@ -346,8 +276,6 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    if replay is not None:
-        return show_replayed(replayed_run(root, replay, margin), as_json)
     if tools is not None:
         return tool_sizes(root, tools, completion, as_json)
     if completion is not None:
@@ -355,8 +283,6 @@ def command(
     for name in ("model", "gpus"):
         if not given[name]:
             raise click.UsageError(f"Missing option '--{name}'.")
-    if margin is not None:
-        raise click.UsageError("--margin is read with --replay alone; leave it out, or name a run.")
     options = Options(env=env, price=price, **given)
     if dispatch:
         if trace:

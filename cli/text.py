@@ -48,7 +48,7 @@ def table(columns: Iterable[str], rows: Iterable["Iterable[str | Text]"], right:
 
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        drawn.add_column(name, justify="right" if name in right else "left", min_width=len(name))
+        drawn.add_column(name, justify="right" if name in right else "left", min_width=max(map(len, name.split("\n"))))
     for row in rows:
         drawn.add_row(*(clean(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn

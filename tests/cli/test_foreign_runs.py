@@ -43,10 +43,9 @@ COMMANDS = {
     "watch": ("watch", "{run}", "--once"),
     "eval": ("eval", "{run}", "--opponent", "random", "--episodes", "2"),
     "resume": ("train", "--resume", "{run}", "--dry-run"),
-    "plan": ("plan", "--replay", "{run}"),
 }
 FIRST = {
-    "database": ("runs", "watch", "plan"),
+    "database": ("runs", "watch"),
     "trajectories": ("replay",),
     "recipe": ("runs", "resume"),
     "checkpoints": ("eval",),

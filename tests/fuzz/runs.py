@@ -129,11 +129,9 @@ def actions(
     json = ["--json"] * (random.random() < 0.3)
     step = ["--step", str(random.choice([0, 1, 2, 3, 3, 3, 10**9]))] * (random.random() < 0.2)
     which = ["--checkpoint", random.choice(["best", "last", "0", "3", "9", "-1", *TEXTS[:4]])] * (random.random() < 0.3)
-    margin = ["--margin", random.choice(["0", "30", "inf", "nan"])] * (random.random() < 0.3)
     quick = [
         ["watch", name, *json],
         ["replay", name, random.choice(["0", "0", "1", "2/0", "3/1", "3/9999", *TEXTS[:3]]), *step, *json],
-        ["plan", "--replay", name, *margin, *json],
         ["train", "--resume", name, "--dry-run", *json],
         ["export", name, str(work / "exported"), *which, *(["--dtype", "bfloat16"] * (random.random() < 0.5))],
         ["report", name, *json],
