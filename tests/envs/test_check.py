@@ -10,7 +10,10 @@ from earl.errors import EarlError
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_every_registered_environment_keeps_the_contract(name):
+def test_every_registered_environment_keeps_the_contract(name, monkeypatch):
+    if name in ("code", "table"):  # a random action starts a program in a sandbox
+        monkeypatch.setattr("earl.envs.check.EPISODES", 20)
+        monkeypatch.setattr("earl.envs.check.SEEDS", range(5))
     findings = check(name)
     assert len(findings) == 8
     assert [finding for finding in findings if not finding.passed] == []

@@ -17,11 +17,14 @@ from earl.rollout.tasks import EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import StopReason, Task
 from tests.rollout.shapes import DOES, RETURNS
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.cold  # what is left behind is told by the environment that a process began with
 
 NAME = "tests.rollout.shapes:Shapes"
-SECONDS = 0.6
+SECONDS = 2.0
+"""Limit of a step where one is to pass it; others have a minute, for the machine may be busy."""
+TIMED = ("sleeps", "computes")
 HARMLESS = ("floods", "leaves a child", "leaves a daemon", "leaves a thread", "forks")
 SAYS = {
     "raises": "KeyError: 'no such board'",
@@ -29,8 +32,8 @@ SAYS = {
     "exits at once": "ended its process (exit code 3)",
     "aborts": "killed by SIGABRT",
     "is killed": "killed by SIGKILL",
-    "sleeps": "took longer than env.step_timeout_seconds = 0.6; its process was ended",
-    "computes": "took longer than env.step_timeout_seconds = 0.6",
+    "sleeps": "took longer than env.step_timeout_seconds = 2; its process was ended",
+    "computes": "took longer than env.step_timeout_seconds = 2",
     "fills memory": "MemoryError",
     "recurses": "RecursionError",
     "closes its files": "",
@@ -70,7 +73,7 @@ def isolated(monkeypatch, tmp_path):
     monkeypatch.setenv("EARL_TEST", str(tmp_path))
     process = EnvProcess(512 << 20)
     monkeypatch.setattr("earl.rollout.env_process._processes", lambda *_: iter(lambda: process, None))
-    yield Isolation(1, SECONDS, 512 << 20)
+    yield Isolation(1, 60.0, 512 << 20)
     assert marked(str(tmp_path).encode()), "the word does not reach those that are looked for"
     process.end()
     assert not marked(str(tmp_path).encode())
@@ -86,8 +89,8 @@ def played(chat, script, isolation, **options):
 @pytest.mark.parametrize(("where", "shape"), CASES)
 def test_the_run_goes_on_and_the_record_names_the_fault(chat, script, isolated, where, shape):
     alone = played(chat, script, None)
-    if shape == "fills memory":
-        isolated = replace(isolated, seconds=60.0)
+    if shape in TIMED:
+        isolated = replace(isolated, seconds=SECONDS)
     told = played(chat, script, isolated, where=where, shape=shape)
     for seed in (0, 1, 2, 4):
         assert told[seed].tokens.tolist() == alone[seed].tokens.tolist()
@@ -112,10 +115,10 @@ JUDGED += [("reset", "raises"), ("reset", "sleeps"), ("close", "raises")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "shape"), JUDGED)
+@pytest.mark.parametrize(("where", "shape"), sampled(JUDGED, every=3))
 def test_an_evaluation_goes_on_and_counts_the_fault(chat, script, isolated, where, shape):
-    if shape == "fills memory":
-        isolated = replace(isolated, seconds=60.0)
+    if shape in TIMED:
+        isolated = replace(isolated, seconds=SECONDS)
     drawn = ((seed, [derive(FINAL_GAMES, seed, "", 0, number) % 4 for number in range(3)]) for seed in range(99))
     seed = next(seed for seed, own in drawn if own.count(3) == 1)  # one of three episodes is guilty
     world = EpisodeFactory(NAME, {"where": where, "shape": shape}, chat, Rules(), isolation=isolated)
@@ -170,7 +173,7 @@ SMALL = {
     "agent.max_turn_tokens": 4,
     "run.processes": 2,
     "env.processes": 2,
-    "env.step_timeout_seconds": 0.5,
+    "env.step_timeout_seconds": 1.0,
     "env.memory_mb": 512,
     "evaluate.episodes": 8,
     "evaluate.final_episodes": 8,
