@@ -170,7 +170,9 @@ class Moments:
         # All gradients, as they wait for the step.
         self.shards = ceil(gradients / (1 if whole else training.layout.shards)) + WIDE_BYTES * held
         ragged = training.ragged and training.on_host
-        self.layer = layer(shape, tp, kind, ragged, frozen=rank > 0, cp=training.cp, ep=training.ep)
+        plain = training.whole and training.on_host and not training.recompute  # see `earl.engine.decoder.suits`
+        fused = plain and kind == WIDE_BYTES and shape.head_norms and shape.experts == 1
+        self.layer = layer(shape, tp, kind, ragged, rank > 0, training.cp, training.ep, fused)
         self.states = self.tokens * stream  # one tensor of the stream
         self.learned_states = learned * stream  # the stream where log-probs are wanted
         self.slices = logit_bytes(shape, learned, tp)  # logits of a slice, in two copies

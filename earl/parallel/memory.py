@@ -79,7 +79,16 @@ class Layer:
     attended: int  # of `kept` what is kept before the feed-forward layer
 
 
-def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bool, cp: int = 1, ep: int = 1) -> Layer:
+def layer(
+    shape: ModelShape,
+    tp: int,
+    float_bytes: int,
+    ragged: bool,
+    frozen: bool,
+    cp: int = 1,
+    ep: int = 1,
+    fused: bool = False,
+) -> Layer:
     """A layer of a model that computes in `float_bytes`.
 
     A norm keeps its input and the normalised value (unless its weights are frozen), both in 32 bits, and its output.
@@ -90,11 +99,12 @@ def layer(shape: ModelShape, tp: int, float_bytes: int, ragged: bool, frozen: bo
         frozen: whether the model's own weights are.
         cp: ranks that share the tokens: each gathers keys and values of all, and joins the attention of its pieces.
         ep: ranks that share the experts: tokens travel to them, to each rank as many as it has.
+        fused: whether the layers are earl's own, whose norms keep only their input and output.
     """
     wide, stream = WIDE_BYTES, shape.hidden * float_bytes
     queries, keys = ceil(shape.heads / tp) * shape.head_dim, ceil(shape.kv_heads / tp) * shape.head_dim
     inner = ceil(shape.intermediate / tp) * float_bytes
-    normed = wide + (0 if frozen else float_bytes)  # per number that a norm passes
+    normed = wide + (0 if frozen or fused else float_bytes)  # per number that a norm passes
     joined = queries if ragged or cp > 1 else 0
     attention = (2 * queries + 2 * keys * cp + joined) * float_bytes + ceil(shape.heads / tp) * wide
     heads = (queries + keys) * normed if shape.head_norms else 0
