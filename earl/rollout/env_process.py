@@ -24,7 +24,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from earl.actions.pool import ActionPool, open_pool, part_of, pool
 from earl.agents.scripted.registry import player
@@ -257,9 +257,12 @@ def _descendants(root: int) -> list[int]:
 
 def _info(info: dict[str, Any]) -> Info:
     """With the tuples that JSON has no word for."""
-    told: Any = {**info, "tool_calls": tuple(ToolCall(*call) for call in info.get("tool_calls", ()))}
-    told |= {"legal_actions": tuple(info["legal_actions"])} if "legal_actions" in info else {}
-    return told  # type: ignore[no-any-return]
+    told = {**info}
+    if "legal_actions" in info:
+        told["legal_actions"] = tuple(info["legal_actions"])
+    if "tool_calls" in info:
+        told["tool_calls"] = tuple(ToolCall(*call) for call in info["tool_calls"])
+    return cast(Info, told)
 
 
 def _untimed(value: Any) -> Any:
@@ -324,8 +327,8 @@ def _value(made: dict[int, TextEnv], number: int, method: str, arguments: dict[s
     if method in {"rule", "random_action"}:
         return None if returned is None else checked_text(f"{method}()", returned, LONGEST)
     *told, info = checked_reset(returned, LONGEST) if method == "reset" else checked_step(returned, LONGEST)
-    calls = [astuple(call) for call in info.get("tool_calls", ())]
-    return [*told, {key: value for key, value in info.items() if key in Info.__annotations__} | {"tool_calls": calls}]
+    calls = {"tool_calls": [astuple(call) for call in info["tool_calls"]]} if "tool_calls" in info else {}
+    return [*told, {key: value for key, value in info.items() if key in Info.__annotations__} | calls]
 
 
 def _made(name: str, target: str | None, options: dict[str, Any], **seat: Any) -> TextEnv:

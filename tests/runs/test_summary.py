@@ -11,7 +11,7 @@ from earl.recipe import build, dump
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import RecordedMatch, Store
-from earl.runs.summary import FINAL, chosen_checkpoint, last_evaluation, summarize
+from earl.runs.summary import FINAL, chosen_checkpoint, last_evaluation, summarize, tool_use
 
 
 @pytest.fixture
@@ -72,3 +72,16 @@ def test_the_last_evaluation_is_of_one_step_and_one_phase() -> None:
     # A database of somebody else may name phases that earl does not know; they are not taken together.
     mixed = [RecordedMatch(3, "final?", result(0.5)), RecordedMatch(3, "train?", result(0.5))]
     assert last_evaluation(mixed) == mixed[1:]
+
+
+def test_calls_of_tools_are_added_up_and_their_seconds_weighed_by_calls():
+    metrics = {
+        "tool/python/calls": [(1, 2.0), (2, 6.0)],
+        "tool/python/timeouts": [(2, 1.0)],
+        "tool/python/queue_seconds": [(1, 0.1), (2, 0.5)],  # (2 x 0.1 + 6 x 0.5) / 8
+        "tool/python/run_seconds": [(1, 1.0), (2, 2.0)],
+        "tool_core_use": [(1, 0.4)],
+    }
+    counts = {"calls": 8.0, "timeouts": 1.0, "queue_seconds": 0.4, "run_seconds": 1.75}
+    assert tool_use(metrics) == {"python": pytest.approx(counts)}
+    assert tool_use({"reward": [(1, 1.0)]}) == {}
