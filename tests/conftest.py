@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import warm
-from tests.shared_ray import ray, ray_cluster, shared_ray  # noqa: F401
+from tests.shared_ray import open_cluster, ray, ray_cluster, shared_ray  # noqa: F401
 
 # Machines are shared: how long an example takes says nothing. `make test-exhaustive` tries ten times as many.
 settings.register_profile("shared", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,6 +38,9 @@ if "RAY_AUTH_MODE" not in os.environ:
 os.environ |= {"RAY_worker_niceness": "0"}  # at Ray's 15 its workers starve beside another test
 PYTHON = warm.shared_executable()
 sys.executable = warm.COLD  # this process may be a fork itself
+
+ON_RAY: set[Path] = set()
+"""Files with tests on the shared Ray."""
 
 gc.disable()  # all that is collected stays: looking through it again and again takes a third of the time
 
@@ -62,10 +65,11 @@ def pytest_collection_finish():
 
 
 def pytest_collection_modifyitems(items):
-    """Put the files with the most slow tests first, and those without one last. Processes of `make test` take files in
-    this order, so that short files fill the end, and no process works there at a long one alone."""
+    """Put files on the shared Ray first, of these and of the others those with the most slow tests. Processes of `make
+    test` take files in this order, so that short files fill the end, and no process works there at a long one alone."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    ON_RAY.update(item.path for item in items if "ray_cluster" in item.fixturenames)
+    items.sort(key=lambda item: (item.path not in ON_RAY, -slow[item.path]))
     _skip_without_devices(items)
 
 
@@ -96,6 +100,13 @@ def warm_children(request):
         os.environ.pop("LD_PRELOAD", None)  # an engine of vLLM leaves it behind
     if "vllm.distributed" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         sys.modules["vllm.distributed"].cleanup_dist_env_and_memory()  # an engine in this process left its group behind
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_idle_ray(request):
+    """Ends the shared Ray before files without it: idle, it takes a 20th of a core."""
+    if request.path not in ON_RAY:
+        open_cluster.close()
 
 
 DEFAULT_SYSTEM = "You are a helpful assistant."
