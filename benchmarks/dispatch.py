@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from earl.benchmarks import processes
 from earl.benchmarks.processes import Seat
 from earl.benchmarks.repeats import interval
 from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
-from earl.dispatch.predicted_cost import by_controller
+from earl.dispatch.predicted_cost import MIB, by_controller
 from earl.dispatch.rows import (
     COLUMNS,
     Shard,
@@ -38,7 +39,14 @@ from earl.dispatch.rows import (
 )
 from earl.dispatch.transports.base import Transport, execute, keep, pack, unpack
 from earl.errors import EarlError
-from earl.parallel.layout import Layout
+from earl.parallel.cost_model import GIGABIT
+from earl.parallel.hardware import of_gpus
+from earl.parallel.layout import Layout, planned_shares
+from earl.parallel.memory import catalogue
+from earl.parallel.throughput.step import VLLM, Precision
+from earl.planner.question import Wish, question
+from earl.planner.stages import step
+from earl.recipe import build, load_toml
 from earl.rehearsal.plan import bits_per_second, check_network
 
 LOGPROBS = ("reference",)
@@ -230,6 +238,49 @@ def checksum(shard: Shard) -> int:
     return value
 
 
+SHARES = (
+    ("connect4", "Qwen2.5-72B", "16x8xH100", None, False),
+    ("connect4", "Qwen2.5-72B", "16x8xH100", 32_768, True),
+    ("arithmetic", "Qwen2.5-7B", "2x8xA100", 4096, False),
+)
+"""Jobs: recipe, model, GPUs, the longest context (None: the recipe's own), and whether every GPU has the payload of the
+EARL paper (`PAPER`) in place of the recipe's rows."""
+
+
+def shares() -> list[dict[str, Any]]:
+    """What part of a whole step dispatch takes by the plan of three jobs, directly and through a controller. Predicted
+    with the link of the paper's testbed."""
+    return [_share(*job) for job in SHARES]
+
+
+def _share(env: str, model: str, gpus: str, context: int | None, paper: bool) -> dict[str, Any]:
+    recipe = Path(str(files("earl") / "configs" / f"{env}.toml"))
+    config, cluster = build(load_toml(recipe)), of_gpus(gpus)
+    wish = Wish(contexts=None if context is None else str(context))
+    asked = question(config, model, catalogue()[model].shape, cluster, Precision(), VLLM, wish)
+    learning, sampling = planned_shares(cluster, config.placement.kind != "disaggregated")
+    planned = step(asked, context or config.context.first_limit, sampling, learning)
+    assert planned.seconds and planned.dispatch, "all jobs fit"
+    moved, bandwidth = planned.dispatch.times[-1], wish.network_gbps * GIGABIT
+    others, direct, centralised = planned.seconds.value - moved.direct_s, moved.direct_s, moved.centralised_s
+    if paper:  # all of it leaves its host; a controller receives and sends everything
+        each = PAPER[planned.context] * MIB
+        direct, centralised = each * cluster.gpus_per_host / bandwidth, 2 * each * cluster.gpus / bandwidth
+    return {
+        "env": env,
+        "model": model,
+        "gpus": gpus,
+        "context": planned.context,
+        "episodes": planned.episodes,
+        "payload": "paper" if paper else "recipe",
+        "other_stages_s": others,
+        "direct_s": direct,
+        "controller_s": centralised,
+        "direct_share": direct / (others + direct),
+        "controller_share": centralised / (others + centralised),
+    }
+
+
 PAPER = {8192: 46, 16384: 93, 32768: 187}
 """Tokens of a context -> MiB of each worker (arXiv 2510.05943)."""
 PAPER_RATE = 1e9
@@ -257,7 +308,7 @@ def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3) -> di
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)
             ]
-    return {"rows": rows, **({"note": note} if note else {})}
+    return {"rows": rows, "shares": shares(), **({"note": note} if note else {})}
 
 
 def _unshaped() -> str:
