@@ -47,9 +47,11 @@ class RunFolder:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
         with storage(self.config):
             recipe = recipe_of(disk.read_below(self.path, self.config), self.config)
-        # Runs of earlier versions do not say the edition of their environment, and chose how rows are sent.
+        # Runs of earlier versions do not say the edition of their environment, chose how rows are sent, and preferred
+        # hard opponents by an exponent.
         if isinstance(env := recipe.get("env"), dict):
-            recipe["env"] = {"edition": 1, **env}
+            exponent = env.pop("prefer_hard", 0)
+            recipe["env"] = {"edition": 1, **({"prefer": "hard"} if exponent else {}), **env}
         if isinstance(placement := recipe.get("placement"), dict):
             placement.pop("transport", None)
         return recipe

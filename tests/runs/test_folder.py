@@ -256,3 +256,10 @@ def test_a_run_that_does_not_say_the_edition_of_its_environment_has_the_first(tm
     for config, edition in (('[env]\nname = "arithmetic"\n', 1), ("[env]\nedition = 2\n", 2)):
         folder = create(tmp_path, f"edition-{edition}", config)
         assert folder.recipe()["env"]["edition"] == edition
+
+
+def test_settings_of_earlier_runs_that_are_gone_are_read(tmp_path: Path) -> None:
+    text = '[env]\nedition = 2\nprefer_hard = {}\n\n[placement]\nkind = "colocated"\ntransport = "objects"\n'
+    known = {"env": {"edition": 2}, "placement": {"kind": "colocated"}}
+    assert create(tmp_path, "evenly", text.format(0.0)).recipe() == known
+    assert create(tmp_path, "hard", text.format(1.0)).recipe()["env"] == {"edition": 2, "prefer": "hard"}
