@@ -50,8 +50,11 @@ class RunFolder:
         # Runs of earlier versions do not say the edition of their environment, chose how rows are sent, and preferred
         # hard opponents by an exponent.
         if isinstance(env := recipe.get("env"), dict):
-            exponent = env.pop("prefer_hard", 0)
-            recipe["env"] = {"edition": 1, **({"prefer": "hard"} if exponent else {}), **env}
+            others = env.get("others")
+            for one in (env, *(others if isinstance(others, list) else ())):
+                if isinstance(one, dict) and one.pop("prefer_hard", 0):
+                    one["prefer"] = "hard"
+            recipe["env"] = {"edition": 1, **env}
         if isinstance(placement := recipe.get("placement"), dict):
             placement.pop("transport", None)
         return recipe
