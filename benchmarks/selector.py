@@ -202,13 +202,20 @@ def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
             selector.measured(choice, simulated.loads[step], seconds)
 
     course = played(simulated, choose, told)
-    free = [one.step for one in decisions if one.reason == "faster" and _back(one, decisions)]
-    return replace(course, unforced_backs=most_within(free))
+    return replace(course, unforced_backs=_free_backs(decisions))
+
+
+def _free_backs(decisions: list[Decision]) -> int:
+    """The most free switches back in any 100 steps; what was left for a trial was not left."""
+    return most_within([one.step for one in decisions if one.reason == "faster" and _back(one, decisions)])
 
 
 def _back(decision: Decision, decisions: list[Decision]) -> bool:
     return any(
-        one.switched and one.before == decision.choice and 0 < decision.step - one.step < BACK_STEPS
+        one.switched
+        and one.reason != "trial"
+        and one.before == decision.choice
+        and 0 < decision.step - one.step < BACK_STEPS
         for one in decisions
     )
 
@@ -304,12 +311,14 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
     means = [load.mean_tokens for load in own.loads]
     short, long = min(means) / 2, min(2 * max(means), LIMIT / 2)  # beyond the means, other choices are the fastest
     rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
+    decisions: list[Decision] = []
     chosen: list[Choice] = []
     loads: list[Load] = []
     selector.record_load(-1, _load(short))
 
     def choose(step: int) -> Choice:
-        chosen.append(selector.decide(own.stage, step).choice)
+        decisions.append(selector.decide(own.stage, step))
+        chosen.append(decisions[-1].choice)
         settled = len(chosen) > rested and len(set(chosen[-rested - 1 :])) == 1
         last = loads[-1] if loads else _load(short)
         loads.append(_load(_worse(own, chosen[-1], short, long)) if settled else last)
@@ -322,7 +331,7 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
         selector.measured(choice, loads[step], seconds)
         selector.record_load(step, loads[step])
 
-    course = played(own, choose, told, loads)
+    course = replace(played(own, choose, told, loads), unforced_backs=_free_backs(decisions))
     return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
 
 
