@@ -211,6 +211,7 @@ def _several(runs: Sequence[RunData]) -> dict[str, Any]:
     return {
         "runs": runs,
         "changes": [],
+        "tools": [],  # a page of one run alone has them
         "facts": [summary(run) for run in runs],
         "colors": [figures.color_of(place, 0, len(runs)) for place in range(len(runs))],
         "rows": results.final_rows(runs, lasts),
