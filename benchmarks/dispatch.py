@@ -7,6 +7,7 @@ overlapped: a controller that scatters one part while it gathers the next
 all_to_all: one `all_to_all_single` of gloo
 """
 
+import os
 import tempfile
 import time
 import zlib
@@ -22,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.benchmarks import processes
-from earl.benchmarks.processes import Seat
-from earl.benchmarks.repeats import interval
+from earl.benchmarks.processes import Seat, seat_of
+from earl.benchmarks.repeats import in_turns, interval
 from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
 from earl.dispatch.predicted_cost import MIB, by_controller
 from earl.dispatch.rows import (
@@ -47,7 +48,8 @@ from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.question import Wish, question
 from earl.planner.stages import step
 from earl.recipe import build, load_toml
-from earl.rehearsal.plan import bits_per_second, check_network
+from earl.rehearsal import cluster as rehearsal
+from earl.rehearsal.plan import RehearsedCluster, attach, bits_per_second, check_network
 
 LOGPROBS = ("reference",)
 EVERYTHING = tuple(name for name in COLUMNS if name != "values")  # read only where values are clipped
@@ -238,6 +240,98 @@ def checksum(shard: Shard) -> int:
     return value
 
 
+STORE_MIB = 1024
+
+
+class HostActor:
+    """A process of Ray's that moves its rows over its own connections or by objects of Ray's store."""
+
+    def __init__(self, seat: Seat, store: Path, case: TransferCase) -> None:
+        self._seat, self._plan = seat, case.plan(seat.hosts)
+        self._held = filled(self._plan, self._plan.source, seat.process)
+        self._ways = exchanges(seat, store)
+        self._result = self._held
+
+    def exchange(self, name: str) -> None:
+        way, transport = self._ways[name]
+        self._result = way(self._plan, self._seat.process, self._held, transport)
+
+    def offer(self) -> dict[int, Any]:
+        """By destination, a reference to what it lacks."""
+        import ray
+
+        going = _messages(self._plan, self._seat.process, sent=True)
+        return {other: ray.put(pack(own, self._plan.columns, self._held)) for other, own in going}
+
+    def take(self, offered: Mapping[int, Any]) -> None:
+        """Fetch what was offered to this process, by source."""
+        import ray
+
+        self._result = empty(self._plan.target, self._seat.process, self._plan.lengths, self._plan.columns)
+        keep(self._plan, self._seat.process, self._held, self._result)
+        came = dict(zip(offered, ray.get([*offered.values()]), strict=True))
+        for source, own in _messages(self._plan, self._seat.process, sent=False):
+            unpack(came[source], own, self._plan.columns, self._result)
+
+    def seen(self) -> tuple[int, int]:
+        """Bytes sent over the host's link, and the checksum of the result."""
+        return self._seat.carried[1], checksum(self._result)
+
+
+def through_ray(
+    cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]
+) -> list[list[Timings]]:
+    """As `work`, for each process, but timed by the driver, and also by references to objects of Ray's store."""
+    if cluster:
+        os.environ.update(attach(cluster.address))
+    import ray  # reads its token from the environment
+
+    from earl.placement.ray.coordinator import connected
+
+    with connected(cluster.address if cluster else None, 1):
+        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
+    return [list(own) for own in zip(*by_case, strict=True)]
+
+
+def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
+    def by_objects() -> None:
+        offered = ray.get([actor.offer.remote() for actor in actors])
+        taken = [{source: own[to] for source, own in enumerate(offered) if to in own} for to in range(len(actors))]
+        ray.get([actor.take.remote(own) for actor, own in zip(actors, taken, strict=True)])
+
+    def exchanged(name: str) -> None:
+        ray.get([actor.exchange.remote(name) for actor in actors])
+
+    def timed(way: Callable[[], None], _: int) -> list[TransferTiming]:
+        before, begun = ray.get([actor.seen.remote() for actor in actors]), time.monotonic()
+        way()
+        ended, after = time.monotonic(), ray.get([actor.seen.remote() for actor in actors])
+        return [
+            TransferTiming(begun, ended, now - left, result)
+            for (left, _), (now, result) in zip(before, after, strict=True)
+        ]
+
+    with tempfile.TemporaryDirectory() as folder:
+        actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in range(len(hosts))]
+        named = ("controller", "overlapped", "all_to_all", "peers")
+        ways: dict[str, Callable[[], None]] = {name: partial(exchanged, name) for name in named}
+        ways["objects"] = by_objects
+        # The first repeat connects all hosts.
+        timings = in_turns({name: partial(timed, way) for name, way in ways.items()}, case.repeats, warm=1)
+    for actor in actors:
+        ray.kill(actor)
+    return [
+        {name: [own[process] for own in all_of] for name, all_of in timings.items()} for process in range(len(hosts))
+    ]
+
+
+def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, *arguments: Any) -> Any:
+    options: dict[str, Any] = {"num_cpus": 0}
+    if cluster:
+        options["resources"] = {f"host-{hosts[process] + 1}": 0.01}
+    return ray.remote(HostActor).options(**options).remote(seat_of(cluster, hosts, process), *arguments)
+
+
 SHARES = (
     ("connect4", "Qwen2.5-72B", "16x8xH100", None, False),
     ("connect4", "Qwen2.5-72B", "16x8xH100", 32_768, True),
@@ -290,20 +384,30 @@ SMALL_REPEATS = 31
 PROCESSES_OF_REPLICAS = 16
 
 
-def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3) -> dict[str, Any]:
+def run(hosts: int, rate: str, ranks: int | None = None, repeats: int = 3, ray: bool = False) -> dict[str, Any]:
     """Measure all transfers. For the result see `earl bench dispatch --help`; `note`: why links could not be shaped.
 
-    `ranks` of None: one process per host, and then several that are replicas of each other.
+    `ranks` of None: one process per host, and then several that are replicas of each other. With `ray` one actor per
+    host, and the smallest of the paper's payloads only.
     """
     bits = bits_per_second(rate)
+    if ray and ranks not in (None, 1):
+        raise EarlError(f"--ranks-per-host {ranks} with --ray: there is one actor per host; leave one of them out")
     rows = []
     note = _unshaped()
-    with nullcontext() if note else processes.shaped(hosts, rate) as cluster:
-        for count in (1, max(2, PROCESSES_OF_REPLICAS // hosts)) if ranks is None else (ranks,):
+    counts = (ranks or 1,) if ranks or ray else (1, max(2, PROCESSES_OF_REPLICAS // hosts))
+    on_ray = partial(rehearsal.rehearsed, "objects", cpus=8, memory_mib=STORE_MIB)
+    network = on_ray if ray else processes.shaped
+    with nullcontext() if note else network(hosts, rate) as cluster:
+        for count in counts:
             places = [host for host in range(hosts) for _ in range(count)]
             cases = _cases(len(places), count, bits, repeats)
-            with tempfile.TemporaryDirectory() as folder:
-                measured = processes.run(cluster, places, work, Path(folder) / "store", cases)
+            if ray:
+                cases = [case for case in cases if case.tokens == min(PAPER)]  # a controller's store holds no more
+                measured = through_ray(cluster, places, cases)
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    measured = processes.run(cluster, places, work, Path(folder) / "store", cases)
             rows += [
                 row(case, seen, places, bits, not note)
                 for case, seen in zip(cases, zip(*measured, strict=True), strict=True)

@@ -59,6 +59,15 @@ def test_transfers_on_loopback_where_hosts_are_not_permitted(small, monkeypatch)
     assert result["note"] == "on loopback, where no link is shaped: not permitted"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
+def test_the_same_through_ray(small, monkeypatch):
+    monkeypatch.setattr(dispatch, "check_network", refused)  # on Ray of this machine
+    rows = dispatch.run(2, "200mbit", repeats=1, ray=True)["rows"]
+    assert [row["kind"] for row in rows] == ["paper", "paper", "ragged"]
+    assert all(row["same"] and row["arms"]["objects"]["median"] > 0 for row in rows)
+
+
 def test_every_process_gives_and_gets_its_payload():
     # 4 processes with 8 rows of 10 tokens of 4 bytes each: a quarter stays, the rest goes to each of three others.
     case = TransferCase("paper", LOGPROBS, 10, 8, 1)
