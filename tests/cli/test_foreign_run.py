@@ -21,7 +21,7 @@ LIMIT_SECONDS = 120
 SERVER = """
 import contextlib, json, os, signal, sys, time
 from importlib import import_module
-for name in ("main", "training", "contestants", "replay", "live.screen", "live.now"):
+for name in ("main", "training", "contestants", "replay", "panels", "watch"):
     import_module("earl.cli." + name)
 for name in ("audit", "reports", "engine.export", "reports.data"):
     import_module("earl." + name)
