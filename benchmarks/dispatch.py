@@ -42,9 +42,10 @@ from earl.dispatch.transports.base import Transport, execute, keep, pack, unpack
 from earl.errors import EarlError
 from earl.parallel.cost_model import GIGABIT
 from earl.parallel.hardware import of_gpus
-from earl.parallel.layout import Layout, planned_shares
+from earl.parallel.layout import Layout
 from earl.parallel.memory import catalogue
 from earl.parallel.throughput.step import VLLM, Precision
+from earl.planner.plan import shares as planned_gpus
 from earl.planner.question import Wish, question
 from earl.planner.stages import step
 from earl.recipe import build, load_toml
@@ -352,7 +353,7 @@ def _share(env: str, model: str, gpus: str, context: int | None, paper: bool) ->
     config, cluster = build(load_toml(recipe)), of_gpus(gpus)
     wish = Wish(contexts=None if context is None else str(context))
     asked = question(config, model, catalogue()[model].shape, cluster, Precision(), VLLM, wish)
-    learning, sampling = planned_shares(cluster, config.placement.kind != "disaggregated")
+    learning, sampling = planned_gpus(asked)
     planned = step(asked, context or config.context.first_limit, sampling, learning)
     assert planned.seconds and planned.dispatch, "all jobs fit"
     moved, bandwidth = planned.dispatch.times[-1], wish.network_gbps * GIGABIT

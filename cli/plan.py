@@ -75,7 +75,7 @@ def _show_transfers(
         "predicted from bytes alone, nothing was measured: no latency, no packing\n"
         f"{last.rows:,} rows a step (rollout.episodes), log-normal around half of the context, cut at the context\n"
         f"columns: {', '.join(told['columns'])}; {told['token_bytes']} bytes of a token\n"
-        "layouts: dp x tp that prepares → that learns, the smallest tp that fits; *: the model does not fit\n"
+        "layouts: dp x tp that prepares → that learns, the fastest that fit; *: the model does not fit\n"
         "batch: all of it once; crosses: what the plan sends between hosts; bound: on the busiest link under any plan\n"
     )
     title = f"{hosts} of {gpus_per_host} {told['kind'] or ''}"

@@ -20,7 +20,7 @@ from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, w
 from earl.errors import EarlError
 from earl.parallel.cost_model import GIGABIT, CostModel
 from earl.parallel.hardware import ClusterSpec
-from earl.parallel.layout import Layout, planned_shares
+from earl.parallel.layout import Layout, check_planned
 from earl.parallel.memory import Load, ModelShape
 
 
@@ -119,7 +119,7 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
     """The job of a recipe on a cluster, in the layouts that the planner gives a step. Raises EarlError when a
     disaggregated placement has only one GPU, or the job exceeds the plan limits."""
     shared = config.placement.kind != "disaggregated"
-    learning, sampling = planned_shares(cluster, shared)
+    check_planned(cluster, shared)
     if rows > MOST_ROWS:
         raise EarlError(
             f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
@@ -127,6 +127,7 @@ def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, r
         )
     costs = CostModel(config.changed(rollout={"episodes": rows}), shape, cluster)
     load = load_at(rows, context)
+    learning, sampling = costs.shares(load)
     first = costs.best(costs.rollout_choices(sampling), load)
     last = costs.best_update(costs.learner_layouts(learning), load)
     fits = not costs.obstacle(first, load) and not costs.obstacle(last, load)

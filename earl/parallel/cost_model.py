@@ -30,6 +30,7 @@ from earl.parallel.throughput.step import (
     fitted,
     parts,
     step_seconds,
+    weight_bytes,
 )
 
 GIGABIT = 1e9 / 8  # bytes per second
@@ -56,6 +57,7 @@ SPREAD = 0.35
 """Half of the 80 % interval, as a logarithm: the coefficients were fitted to serving engines, not to learners."""
 HOST_MARGIN = 1.15  # factor on predicted memory of a process on CPUs, for rows, Python and the allocator
 MEASURED_MARGIN = 1.05  # the factor once the prediction has been compared with a measurement
+MOST_SHARES = 16  # parts of a cluster that go to the learner or to samplers as a whole; with more a plan takes seconds
 MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
 
 
@@ -71,6 +73,11 @@ class Need:
     needed_bytes: int
     room_bytes: int
     why_not: str  # empty: it can be built, and fits
+
+
+def differing(config: Config, served: bool, dtype: str) -> bool:
+    """Whether the samplers' policy is another than the learner's as an update begins; `served`: by vLLM or the like."""
+    return config.placement.max_staleness > 0 or served or dtype != "float32"
 
 
 def guessed(value: float) -> Estimate:
@@ -295,8 +302,14 @@ class CostModel:
     @property
     def passes(self) -> int:
         """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
-        own = self.config.algorithm
-        return (own.kl > 0) + self._needs_values + (own.correction != "none")
+        return (self.config.algorithm.kl > 0) + self._needs_values + self._corrects
+
+    @property
+    def _corrects(self) -> bool:
+        """Whether an update weighs by importance: as set, else as a run decides."""
+        if "correction" in self.config.algorithm.model_fields_set:
+            return self.config.algorithm.correction != "none"
+        return differing(self.config, self.software is not OWN, self.dtype)
 
     @property
     def _needs_values(self) -> bool:
@@ -377,7 +390,43 @@ class CostModel:
             return own / (self.device.link_bandwidth * self.values["link"])
         return own * min(host, ranks) / self.network_bandwidth
 
+    def weights_seconds(self, sampler: Layout, learner: Layout) -> float:
+        """Of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
+        size = weight_bytes(self.shape, self.engine(1).precision)
+        given, taken = (ceil(layout.size / self.cluster.gpus_per_host) for layout in (learner, sampler))
+        apart = self.config.placement.kind == "disaggregated"
+        crossing = size * max(1.0, taken / given) if apart else size * (given - 1) / given
+        return crossing / self.network_bandwidth + size / (sampler.tp * sampler.pp) / self.device.link_bandwidth
+
     # The layouts to choose from, and the best of them.
+
+    def shares(self, load: Load) -> tuple[int, int]:
+        """GPUs for the learner and for samplers: all in turns; apart those with which a step takes the least, by whole
+        hosts if there are several. Rollout ahead of the learner takes its time beside the learner's, else before it."""
+        place, gpus = self.config.placement, self.cluster.gpus
+        named = place.model_fields_set
+        if place.kind != "disaggregated":
+            return gpus, gpus
+        if "samplers" in named:
+            sampling = self.best(self.rollout_choices(gpus // 2), load).layout.size
+        elif {"dp", "tp"} <= named:
+            sampling = gpus - place.ranks
+        else:
+            unit = self.host_devices if self.cluster.hosts > 1 else 1
+            unit *= ceil(gpus // unit / MOST_SHARES)
+            sampling = min(range(unit, gpus, unit), key=lambda count: self._apart(count, load), default=0)
+        return max(1, gpus - sampling), max(1, sampling)
+
+    def _apart(self, sampling: int, load: Load) -> tuple[int, float]:
+        """Of a share: the number of stages that do not fit, and the seconds of a step."""
+        learning, most = self.cluster.gpus - sampling, self.largest(load)
+        first = self.best(self.rollout_choices(sampling), load)
+        last = self.best_update(self.learner_layouts(learning), load)
+        sides = ((first, sampling, load), (last, learning, most))
+        missing = sum(own.layout.size > gpus or self.obstacle(own, at) != "" for own, gpus, at in sides)
+        times = (self.seconds(first, load), self.seconds(last, load))
+        both = max(times) if self.config.placement.max_staleness else sum(times)
+        return missing, both + self.weights_seconds(first.layout, last.layout)
 
     def splits(self, stage: Stage, gpus: int) -> list[int]:
         """Splits of one copy that its heads allow, and that fill a host and the devices evenly."""

@@ -250,28 +250,16 @@ def splits(shape: ModelShape, most: int, replicated: bool = False) -> list[int]:
     return [tp for tp in range(1, most + 1) if not why_not_split(shape, tp, replicated)]
 
 
-def shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:
-    """Default GPUs for the learner and for the samplers: all in turns, or else half each, by whole hosts.
-    16 hosts of 8, apart: 64 and 64. 3 hosts of 8, apart: 16 and 8. 1 host of 8, apart: 4 and 4."""
-    if shared:
-        return cluster.gpus, cluster.gpus
-    unit = cluster.gpus_per_host if cluster.hosts > 1 else 1
-    samplers = cluster.gpus // unit // 2 * unit
-    return cluster.gpus - samplers, samplers
-
-
 MOST_GPUS = 16_384
 """Limit for a cluster on paper: a larger plan takes minutes."""
 
 
-def planned_shares(cluster: ClusterSpec, shared: bool) -> tuple[int, int]:
-    """`shares` of a cluster on paper. Raises EarlError when it is too large, or one side has no GPU."""
+def check_planned(cluster: ClusterSpec, shared: bool) -> None:
+    """Raises EarlError when a cluster on paper is too large, or learner and samplers cannot both have a GPU."""
     if cluster.gpus > MOST_GPUS:
         raise EarlError(f"{cluster.where}: {cluster.gpus:,} GPUs; earl plans for {MOST_GPUS:,} at most, name fewer")
-    learning, sampling = shares(cluster, shared)
-    if not sampling:
+    if not shared and cluster.gpus < 2:
         raise EarlError(
             f"placement.kind = 'disaggregated' needs GPUs for the learner and others for samplers, {cluster.where} has "
             f"{cluster.gpus}; name more of them, or set placement.kind to colocated"
         )
-    return learning, sampling

@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby, pairwise, product
 from typing import Any
 
+from earl.dispatch.predicted_cost import load_at
 from earl.errors import EarlError
 from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB, devices
-from earl.parallel.layout import Stage, planned_shares, splits
+from earl.parallel.layout import Stage, check_planned, splits
 from earl.parallel.throughput.rollout import Workload, surely_faster
 from earl.parallel.throughput.step import fitted, uncalibrated
-from earl.planner.question import Question
+from earl.planner.question import Question, recipe_contexts
 from earl.planner.stages import PlanCell, PredictedStep, rollout_cells, step, training_cells
 from earl.planner.tracing import TracedPlan
 
@@ -176,10 +177,19 @@ class Plan:
         }
 
 
+def shares(asked: Question) -> tuple[int, int]:
+    """GPUs that learn, and that sample, for the recipe's longest context, if that is asked for. Raises EarlError when
+    the cluster is too large, or they cannot both have one."""
+    config, costs = asked.costs.config, asked.costs
+    check_planned(costs.cluster, config.placement.kind != "disaggregated")
+    own = [context for context in recipe_contexts(config) if context in asked.contexts]
+    return costs.shares(load_at(config.rollout.episodes, max(own or asked.contexts)))
+
+
 def plan(asked: Question) -> Plan:
     """Plan a cluster. Raises EarlError when no engine fits, or learner and samplers cannot both have GPUs."""
     costs = asked.costs
-    learning, sampling = planned_shares(costs.cluster, costs.config.placement.kind != "disaggregated")
+    learning, sampling = shares(asked)
     sampled = rollout_cells(asked, sampling)
     _check_any_fits(asked, sampled)
     cells = sampled + training_cells(asked, learning)

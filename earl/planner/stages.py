@@ -1,17 +1,16 @@
 """Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
 from dataclasses import asdict, dataclass, replace
-from math import ceil
 from typing import Any
 
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
 from earl.dispatch.rows import columns as named
-from earl.parallel.cost_model import CostModel, guessed
+from earl.parallel.cost_model import guessed
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Choice, Layout, Stage, verdict
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.rollout import Rollout, Workload, rollout
-from earl.parallel.throughput.step import Engine, fitted, weight_bytes
+from earl.parallel.throughput.step import Engine, fitted
 from earl.planner.question import Question
 
 
@@ -159,18 +158,10 @@ def step(asked: Question, context: int, sampling: int, learning: int) -> Predict
         StageTime("dispatch", _exactly(moved.times[-1].direct_s), None),
         StageTime("experience", costs.estimate(replace(last, stage="experience"), load), last.layout),
         StageTime("update", costs.estimate(last, load), last.layout),
-        StageTime("weights", _exactly(_weights_seconds(costs, first.layout, last.layout, shared)), None),
+        StageTime("weights", _exactly(costs.weights_seconds(first.layout, last.layout)), None),
     )
     idle = tuple(filter(None, (costs.idle(first, sampling), costs.idle(last, learning))))
     return PredictedStep(context, episodes, tokens, gpus, parts, "", moved, idle)
-
-
-def _weights_seconds(costs: CostModel, sampler: Layout, learner: Layout, shared: bool) -> float:
-    """Time of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
-    size = weight_bytes(costs.shape, costs.engine(1).precision)
-    given, taken = (ceil(layout.size / costs.cluster.gpus_per_host) for layout in (learner, sampler))
-    crossing = size * (given - 1) / given if shared else size * max(1.0, taken / given)
-    return crossing / costs.network_bandwidth + size / (sampler.tp * sampler.pp) / costs.device.link_bandwidth
 
 
 def _exactly(seconds: float) -> Estimate:

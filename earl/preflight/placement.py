@@ -9,10 +9,10 @@ from earl.dispatch.predicted_cost import load_at
 from earl.engine.samplers import check_alone
 from earl.errors import EarlError
 from earl.formats import size
-from earl.parallel.cost_model import OWN, CostModel
+from earl.parallel.cost_model import OWN, CostModel, differing
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import check_shared, check_split, learner_layout, shares, splits
+from earl.parallel.layout import check_shared, check_split, learner_layout, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
 from earl.placement.costs import now
@@ -38,18 +38,13 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     layouts are those of `earl plan` for the recipe's longest context."""
     dtype = "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
     config = config.changed(placement={"kind": site.kind}, sampler={"engine": site.engine}, learner={"dtype": dtype})
-    weighs = "correction" not in config.algorithm.model_fields_set and differing(config, site)
-    corrected = {"correction": "token"} if weighs else {}
+    weighs = differing(config, site.engine == "vllm", dtype)
+    corrected = {"correction": "token"} if weighs and "correction" not in config.algorithm.model_fields_set else {}
     if not site.gpus:
         return config.changed(algorithm=corrected)
-    place, shared, gpus = config.placement, site.kind == "colocated", site.cluster.gpus
-    costs, load, given = costs_at(config, shape, site), longest_load(config, shape), place.model_fields_set
-    learning, sampling = shares(site.cluster, shared)
-    if not shared and {"dp", "tp"} <= given and "samplers" not in given:
-        sampling = max(1, gpus - place.ranks)
+    costs, load = costs_at(config, shape, site), longest_load(config, shape)
+    learning, sampling = costs.shares(load)
     first = costs.best(costs.rollout_choices(sampling), load)
-    if not shared and "samplers" in given:
-        learning = max(1, gpus - first.layout.size)
     last = costs.best_update(costs.learner_layouts(learning), load)
     learner = {name: getattr(last, name) for name in ("micro_batch_tokens", "recompute", "offload")}
     return config.changed(
@@ -58,11 +53,6 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
         learner=learner,
         algorithm=corrected,
     )
-
-
-def differing(config: Config, site: Site) -> bool:
-    """Whether the sampler's policy is another than the learner's as an update begins."""
-    return config.placement.max_staleness > 0 or site.engine == "vllm" or config.learner.dtype != "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from earl.engine import model
 from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
 from earl.errors import EarlError
+from earl.parallel.cost_model import differing
 from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
-from earl.preflight.placement import Placed, check_placement, context_room, decided, differing
+from earl.preflight.placement import Placed, check_placement, context_room, decided
 from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world, setting
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
@@ -44,7 +45,7 @@ def _readers(config: Config, site: Site) -> set[str]:
         "samplers on CPUs": not vllm or not site.cluster.gpus,
         "GPUs": site.gpus,
         "adapters": config.learner.lora_rank > 0,
-        "another policy": differing(config, site),
+        "another policy": differing(config, vllm, config.learner.dtype),
         "a KL divergence": config.algorithm.kl > 0,
         "a correction": config.algorithm.correction != "none",
     }

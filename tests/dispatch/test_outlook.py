@@ -57,8 +57,8 @@ def test_lengths_are_always_the_same_and_within_the_context() -> None:
 
 
 def test_apart_every_row_crosses_once_into_each_host_that_needs_it() -> None:
-    planned = job(recipe("disaggregated"), QWEN, of_gpus("6x8xH100"), 12_288, 512)
-    assert planned.learned.tp == 2
+    config = recipe("disaggregated").changed(placement={"tp": 2})
+    planned = job(config, QWEN, of_gpus("6x8xH100"), 12_288, 512)
     transfer = planned.transfer(COLUMNS)
     tokens = int(transfer.lengths.sum())
     assert volume(transfer).across == 8 * tokens  # not twice as much: a tp pair shares its host

@@ -3,8 +3,7 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.parallel.hardware import of_gpus
-from earl.parallel.layout import check_split, shares, splits
+from earl.parallel.layout import check_split, splits
 from earl.parallel.memory import known
 
 QWEN_7B = known("Qwen2.5-7B").shape  # 28 heads, 4 key-value heads
@@ -25,12 +24,3 @@ def test_a_split_that_heads_do_not_allow_is_refused() -> None:
         check_split(QWEN_7B, "placement.tp", 8, replicated=False)
     with pytest.raises(EarlError, match=r"placement.tp = 7: the model has 4 key-value heads"):
         check_split(QWEN_7B, "placement.tp", 7, replicated=False)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "apart"), [("16x8xH100", (64, 64)), ("3x8xH100", (16, 8)), ("8xH100", (4, 4)), ("1xH100", (1, 0))]
-)
-def test_shares(gpus: str, apart: tuple[int, int]) -> None:
-    cluster = of_gpus(gpus)
-    assert shares(cluster, shared=False) == apart
-    assert shares(cluster, shared=True) == (cluster.gpus, cluster.gpus)

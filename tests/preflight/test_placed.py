@@ -14,7 +14,7 @@ from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.plan import plan
 from earl.planner.question import Wish, question
 from earl.preflight.cluster import Site, survey
-from earl.preflight.placement import Placed, check_placement, context_room, decided
+from earl.preflight.placement import Placed, check_placement, context_room, costs_at, decided, longest_load
 from earl.preflight.plan import RunPlan
 from earl.preflight.prompts import check_batches
 from earl.recipe import build
@@ -57,10 +57,11 @@ def on(gpus: str, kind: str = "colocated", engine: str = "vllm") -> Site:
 def test_a_large_model_on_128_gpus() -> None:
     config = recipe()
     written, placed = place(config, QWEN, on("16x8xH100"))
-    # 16 bytes x 72.7 billion / 128 = 8.5 GiB for the learner, and what 80 layers keep of a rank's 279 tokens. To fetch
-    # the weights from other hosts takes as long under every tp, so the smallest. 16 prompts: no more than 16 samplers,
-    # which are the faster the more GPUs each has: 8.
-    assert layout(written) == (128, 1, 16, 8)
+    # The correction's pass fetches 145.4 GB over 25 GB/s: 15 / 16 of them in 5.45 s, half of them in 2.91 s where the
+    # model lies on two hosts, 8 times. 16 bytes x 72.7 billion / 16 = 67.7 GiB, so that tp 1 would have to offload.
+    # The update takes 21.8 s either way. 16 prompts: no more than 16 samplers, which are the faster the more GPUs each
+    # has: 8.
+    assert (*layout(written), written.placement.replicas) == (64, 2, 16, 8, 8)
     decisions = (written.sampler.engine, written.learner.dtype, written.placement.kind)
     assert decisions == ("vllm", "bfloat16", "colocated")
     assert [(part.name, part.actors, part.devices, part.pool) for part in placed.fragments] == [
@@ -73,16 +74,63 @@ def test_a_large_model_on_128_gpus() -> None:
 
 def test_tokens_over_two_gpus_leave_room_for_whole_layers() -> None:
     written, placed = place(recipe(placement={"cp": 2}), QWEN, on("16x8xH100"))
-    assert (*layout(written)[:2], written.placement.cp) == (64, 1, 2)
+    assert (*layout(written)[:2], written.placement.cp) == (32, 2, 2)
     assert [part.actors for part in placed.fragments] == [128, 16]
     assert place(written, QWEN, on("16x8xH100")) == (written, placed)
 
 
-def test_apart_each_has_half_of_the_hosts() -> None:
-    dp, tp, samplers, sampler_tp = layout(decided(recipe(), QWEN, on("16x8xH100", "disaggregated")))
-    assert (dp * tp, samplers * sampler_tp) == (64, 64)
+@pytest.mark.parametrize(
+    ("model", "gpus", "ahead", "hosts"),
+    [
+        # Seconds with 6 sampling hosts: rollout 295.1, learner 49.8, weights 5.9; with 7: 286.1 + 52.7 + 5.9 = 344.7;
+        # with 8: 278.5 + 76.6 + 5.9.
+        ("Qwen2.5-72B", "16x8xH100", 0, 7),
+        # The learner's 94.7 are beside 266.0 of rollout, and 145.4 GB of weights x 11 / 5 over 25 GB/s take 12.8.
+        ("Qwen2.5-72B", "16x8xH100", 1, 11),
+        # The slower of both, with 1 sampling host: rollout, 952; with 2: rollout, 510.6; with 3: the learner, 867.
+        ("Qwen2.5-7B", "4x8xH100", 1, 2),
+    ],
+)
+def test_apart_a_step_takes_the_least(model: str, gpus: str, ahead: int, hosts: int) -> None:
+    many = {"rollout": {"episodes": 4096}} if model == "Qwen2.5-7B" else {}
+    config = recipe(context={"limit": 16_384}, placement={"max_staleness": ahead}, **many)
+    shape, site = known(model).shape, on(gpus, "disaggregated")
+    written, placed = place(config, shape, site)
+    sampling = written.placement.samplers * written.sampler.tp
+    assert (written.placement.ranks, sampling, placed.idle) == (site.cluster.gpus - 8 * hosts, 8 * hosts, ())
+
+    open_ = config.changed(placement={"kind": "disaggregated"}, sampler={"engine": "vllm"})
+    costs, load = costs_at(open_, shape, site), longest_load(open_, shape)
+
+    def seconds(sampling_hosts: int) -> float:
+        first = costs.best(costs.rollout_choices(8 * sampling_hosts), load)
+        last = costs.best_update(costs.learner_layouts(site.cluster.gpus - 8 * sampling_hosts), load)
+        took = (costs.seconds(first, load), costs.seconds(last, load))
+        return (max(took) if ahead else sum(took)) + costs.weights_seconds(first.layout, last.layout)
+
+    assert seconds(hosts) < min(seconds(hosts - 1), seconds(hosts + 1))
+
+
+def test_apart_both_fit_their_share() -> None:
+    # A learner of one host fetches nothing from others: rollout 4.7 s, learner 7.3, weights 17.5, together 29.5. But
+    # of 72.7 billion parameters x 16 bytes each of its GPUs would hold 135 GiB. Three hosts: 6.0 + 19.7 + 5.9 = 31.5.
+    written, placed = place(recipe(), QWEN, on("4x8xH100", "disaggregated"))
+    assert (written.placement.ranks, placed.update["peak"] < placed.device_bytes) == (24, True)
+    # One copy of four GPUs does not fit into fewer.
+    written, _ = place(recipe(sampler={"tp": 4}), known("Qwen2.5-7B").shape, on("8xH100", "disaggregated"))
+    assert (written.placement.ranks, written.placement.samplers) == (4, 1)
+
+
+def test_where_no_share_fits_the_learner_is_told() -> None:
+    with pytest.raises(EarlError, match=r"the learner needs .* one H100 has 79.6 GiB"):
+        place(recipe(), QWEN, on("2x8xH100", "disaggregated"))  # 72.7 billion x 16 bytes / 8 = 135 GiB
+    with pytest.raises(EarlError, match=r"sampler.tp 8 = 15 GPUs, --gpus 8xH100 has 8 H100 GPUs"):
+        place(recipe(sampler={"tp": 8}), known("Llama-3.1-8B").shape, on("8xH100", "disaggregated"))
+
+
+def test_samplers_that_are_named_leave_the_others_to_the_learner() -> None:
     written = decided(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
-    assert layout(written)[:3] == (96, 1, 4)  # 4 x tp 8 of 128 are the samplers'
+    assert layout(written)[:3] == (48, 2, 4)  # 4 x tp 8 of 128 are the samplers'
 
 
 def test_what_a_recipe_sets_is_kept() -> None:
