@@ -201,13 +201,13 @@ def test_values_stand_at_the_end_of_each_prompt_alone(small, rows):
 
 def test_logprobs_of_model_and_reference_stand_where_tokens_are_learned(small, rows, tmp_path):
     learner = ppo_learner(small())
-    learner.logprobs(rows, reference=True)  # the reference is the model as it is now
+    reference = learner.logprobs(rows, reference=True)  # the model as it is now
     own = learner.logprobs(rows)
-    ppo_learner(small(seed=1)).snapshot()(tmp_path)
-    learner.restore(tmp_path)
-    logprobs = learner.logprobs(rows)
-    assert logprobs.shape == rows.tokens.shape
-    assert not logprobs[~rows.mask].any()
-    assert learner.logprobs(rows, reference=True).tolist() == own.tolist()
+    assert reference.shape == own.shape == rows.tokens.shape
+    assert not reference[~rows.mask].any() and not own[~rows.mask].any()
+    assert reference.tolist() == own.tolist()
     assert own[rows.mask].tolist() == pytest.approx(rows.logprobs[rows.mask].tolist(), abs=1e-5)
-    assert np.abs(own - logprobs)[rows.mask].max() > 0.1
+    ppo_learner(small(seed=1)).snapshot()(tmp_path)
+    learner.restore(tmp_path)  # a state that has no reference yet: the next one is of its model
+    assert np.abs(own - learner.logprobs(rows))[rows.mask].max() > 0.1
+    assert learner.logprobs(rows, reference=True).tolist() == learner.logprobs(rows).tolist()

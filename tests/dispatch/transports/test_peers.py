@@ -79,7 +79,8 @@ def test_every_way_ends_with_the_same_rows(tmp_path):
 
 def failing(seat, store, fault, stepwise):
     """The second transfer of four processes, in which process 2 fails: what the others say."""
-    peers = joined(seat, store) if stepwise else at_once(joined(seat, store))
+    own = joined(seat, store, SHORT)
+    peers = own if stepwise else at_once(own)
     execute(transfer(), seat.process, held(seat.process), peers)
     peers._patience = timedelta(seconds=4)
     if seat.process == 2:
