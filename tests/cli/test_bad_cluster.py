@@ -117,11 +117,12 @@ def test_gpus_elsewhere_are_planned_for_without_them(earl, tiny: Path, tmp_path:
     said = earl(*plan, "--model", "Qwen2.5-72B")
     assert said.code == 0, said.err
     assert "Qwen2.5-72B of 72,706,203,648 parameters, colocated" in said.out
-    assert "learner  128 x 1 GPU  (dp 128 x tp 1), joined by collectives" in said.out
+    assert "learner  128 x 1 GPU  (dp 64 x tp 2 x replicas 8), joined by collectives" in said.out
     assert "memory of each GPU, at least, of 79.6 GiB" in said.out
     told = earl(*plan, "--model", "Qwen2.5-72B", "--json").json
     placed, place = told["placed"], told["recipe"]["placement"]
-    assert (place["kind"], place["dp"], placed["gpu"], placed["on_paper"]) == ("colocated", 128, "H100", True)
+    assert (place["kind"], placed["gpu"], placed["on_paper"]) == ("colocated", "H100", True)
+    assert (place["dp"], place["tp"], place["replicas"]) == (64, 2, 8)
     assert placed["update"]["peak"] < placed["device_bytes"]
     assert not (tmp_path / "runs").exists()
 
