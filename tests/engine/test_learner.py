@@ -193,16 +193,20 @@ def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     stats = learner.update(batch, algorithm("grpo"), update)
     parameters = list(theirs.model.parameters())
     adamw = torch.optim.AdamW(parameters, lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1)
-    norms = []
+    norms, sizes = [], []
     for _ in range(2):
         adamw.zero_grad()
         naive_mean_loss(theirs, batch, STILL, clipped=True).backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, 0.05)))
+        sizes.append(gradients(theirs.model).abs())
         adamw.step()
     assert stats["grad_norm"] == pytest.approx(np.mean(norms), rel=1e-3)
     assert min(norms) > 0.05  # it was clipped, and the norm before clipping is what is shown
-    # AdamW divides by the size of the gradient: where that is nearly 0, rounding is 0.3 % of a step of 1e-2.
-    assert torch.allclose(weights(ours), weights(theirs), atol=5e-5)
+    # AdamW divides by the size of the gradient: where that is rounding alone, so is the step. The median size is 2e-4.
+    least = torch.minimum(*sizes)
+    sure = (least == 0) | (least > 1e-7)
+    assert sure.float().mean() > 0.99
+    assert torch.allclose(weights(ours)[sure], weights(theirs)[sure], atol=2e-5)
 
 
 def test_every_row_is_learned_once_per_epoch(small, batch):
