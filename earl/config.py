@@ -353,7 +353,8 @@ class OneEnvConfig(Section):
     opponents: dict[str, ShareOverSteps] = Field({})
     """Opponent → share of the episodes, or [first, last]: that at the first and at the last step, with a straight way
     between them; shares are relative. Empty in tool tasks. `self`: the policy has both seats of a game, and learns from
-    both; `past`: earlier checkpoints of the run; `run:NAME@STEP`: a checkpoint of another."""
+    both; `past`: earlier checkpoints of the run; `run:NAME@STEP`: a checkpoint of another; `exploiter`: makes the
+    moves that beat the policy in the last evaluation, and random ones where it answers otherwise, or lost none."""
     prefer: Literal["none", "hard", "informative"] = "none"
     """What the shares of levels and of opponents other than `self` are multiplied by. `hard`: what the policy loses
     there, 1 less its running mean result, where a draw is 0.5. `informative`: the running variance of the results in a

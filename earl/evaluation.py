@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
+from itertools import islice
 from math import fsum, inf
 from random import Random
 from typing import Any
@@ -21,7 +22,7 @@ from earl.agents.scripted.registry import player as scripted_player
 from earl.envs import registry
 from earl.envs.games.base import Game, Player, State
 from earl.errors import EarlError
-from earl.matches import MatchResult
+from earl.matches import MOST_LOST, MatchResult
 from earl.rollout.drivers import Completes, play
 from earl.rollout.episode import Episode
 from earl.rollout.metrics import match_results
@@ -94,7 +95,7 @@ def evaluated(
         episodes = _sample(own, sampler, match, seed)
     played = [episode.trajectory() for episode in episodes]
     result = match_results(played, weights, match.exact)[0]
-    result = replace(result, **_of_distinct(episodes, played), **_of_moves(episodes, weights))
+    result = replace(result, **_of_distinct(episodes, played), **_of_moves(episodes, weights), lost=_lost(episodes))
     told = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
     return replace(result, opponent=told), episodes
 
@@ -167,6 +168,12 @@ def _of_distinct(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> d
         once.setdefault(line_of(episode) or (trajectory.states, actions, trajectory.outcome), trajectory.outcome)
     shares = {f"distinct_{own}": [*once.values()].count(own) / len(once) for own in Outcome}
     return {"distinct_games": len(once), **shares}
+
+
+def _lost(episodes: Sequence[Episode]) -> tuple[str, ...]:
+    lines = [line for line in map(line_of, episodes) if line and line.result in (Outcome.LOSS, FORFEIT)]
+    told = dict.fromkeys(" ".join(line.game.actions[move] for move in line.moves) for line in lines)
+    return (*islice(told, MOST_LOST),)
 
 
 def _of_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.opponents import OpponentPool, Start, admitted, preferences_after, starts_after
+from earl.rollout.opponents import Lost, OpponentPool, Start, admitted, preferences_after, starts_after
 from earl.rollout.pack import trajectories_of
 from earl.rollout.self_play import RUN
 from earl.rollout.tasks import draw, passed
@@ -55,6 +55,7 @@ class Progress:
     baselines: dict[str, float] = field(default_factory=dict)  # running mean return of each role, see `algorithms/rae`
     preferences: dict[str, float] = field(default_factory=dict)  # of opponents and levels, see `rollout/opponents`
     starts: dict[str, Start] = field(default_factory=dict)  # positions that games may begin at
+    lost: tuple[Lost, ...] = ()  # games of the last evaluation, which the exploiter plays
     teacher_return: float = 0.0  # mean return of the teacher's episodes; 0: it is not asked, or not any more
     recent: tuple[int, ...] = ()
     """With a pool: steps of the last two scheduled checkpoints, of which the last may not be written yet."""
@@ -136,7 +137,7 @@ class OpenRun:
 
     def opponents(self, progress: Progress) -> OpponentPool:
         past = [f"{RUN}{self.folder.path}@{step}" for step in progress.pool]
-        return OpponentPool(progress.preferences, past, progress.starts, progress.teacher_return > 0)
+        return OpponentPool(progress.preferences, past, progress.starts, progress.teacher_return > 0, progress.lost)
 
     def checkpoint(self, progress: Progress) -> None:
         progress.layouts = self.layouts.state()

@@ -27,6 +27,7 @@ from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.campaign import known_to, measured_first
 from earl.recipe import build
+from earl.rollout.opponents import lost_in
 from earl.rollout.tasks import EVALUATION
 from earl.runs import checkpoint
 from earl.runs.checkpoint import Checkpoint
@@ -109,7 +110,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     if step in (0, config.warm_start.steps) or due(step, config.evaluate.every, config.total_steps):
         with clock("evaluate"):
             results = _evaluated(run, step, final=False)
-        better = progress.better(results)
+        better, progress.lost = progress.better(results), lost_in(results)
     if better:
         journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
     _watch_collapse(run, progress, results)

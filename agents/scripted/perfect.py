@@ -14,6 +14,20 @@ def anything(game: Game, state: State) -> tuple[int, ...]:
     return game.legal(state)
 
 
+def along(game: Game, state: State, line: tuple[str, ...]) -> tuple[int, ...]:
+    """The move that follows in a line of play; all legal ones where that is over, or was left."""
+    return _moves_of(game, line).get(state) or game.legal(state)
+
+
+@lru_cache(maxsize=256)
+def _moves_of(game: Game, line: tuple[str, ...]) -> dict[State, tuple[int, ...]]:
+    state, moves = game.deals[0][0], dict[State, tuple[int, ...]]()
+    for action in line:
+        moves[state] = (game.actions.index(action),)
+        state = game.play(state, *moves[state])
+    return moves
+
+
 def heuristic(game: Game, state: State) -> tuple[int, ...]:
     """Win if a move wins at once, else block such a move of the opponent, else play closest to the centre."""
     player = state.player

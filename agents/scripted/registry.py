@@ -37,6 +37,9 @@ SEARCHES = {
 
 STRATEGIES: dict[str, Strategy] = {"random": perfect.anything, "heuristic": perfect.heuristic}
 """What plays on every board, beside the searches; random moves play every game."""
+EXPLOITER = "exploiter"
+"""Makes the moves of a game that the policy lost, and random ones where that is left; EXPLOITER:MOVES, with spaces
+between them, names the game, and is given by the run."""
 
 EXACT: dict[str, dict[str, Strategy]] = {
     "perfect": {
@@ -83,9 +86,11 @@ def player(name: str, env: str) -> Any:
     if _without_board(env):
         return _acting("opponent", name, env)
     base, effort, epsilon = _parse(name)
-    known = base == "random" or (base in BOARD_PLAYERS and (base in names(env) or _searched(env)))
+    known = base in ("random", EXPLOITER) or (base in BOARD_PLAYERS and (base in names(env) or _searched(env)))
     if not known:  # `random` is asked of no environment: one may name it while it is made
         raise unknown("opponent", base, names(env))
+    if base == EXPLOITER:
+        return ScriptedPlayer(partial(perfect.along, line=tuple((effort or "").split())), epsilon)
     if base in SEARCHES:
         return SEARCHES[base].make(_effort(name, effort, SEARCHES[base]), epsilon)
     if effort is not None:

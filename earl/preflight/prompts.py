@@ -10,7 +10,7 @@ from earl.agents.chat import Chat
 from earl.agents.parser import THINK_OPEN, ActionParser, Unreadable, parse, parser
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent, ScriptedPlayer
-from earl.agents.scripted.registry import agent, player
+from earl.agents.scripted.registry import EXPLOITER, agent, player
 from earl.algorithms.registry import algorithm
 from earl.config import AlgorithmConfig, Config, OneEnvConfig, ToolsConfig
 from earl.engine.model import Policy
@@ -174,6 +174,8 @@ def _check_met(key: str, names: Iterable[str], env: str, options: Mapping[str, o
         with setting(key):
             if is_policy(name):
                 _check_policy(key, name, env)
+            elif name.startswith(EXPLOITER):
+                _check_exploiter(key, name, env, options)
             else:
                 _check_plays(player(name, env), env, options)
 
@@ -194,11 +196,13 @@ def _check_held_out(config: Config) -> None:
 def _check_known_ahead(config: Config) -> None:
     """Raises EarlError where games are drawn ahead of the learner, but their opponents depend on what it learned."""
     ahead = config.placement.max_staleness
-    follows = any(one.prefer != "none" or one.restarts for one in config.env.each.values())
+    each = config.env.each.values()
+    follows = any(one.prefer != "none" or one.restarts or EXPLOITER in one.opponents for one in each)
     if ahead and (config.pool_size or follows):
         raise EarlError(
             f"placement.max_staleness = {ahead}: tasks are drawn before it is known what the ones before taught, and "
-            "which were lost; leave out the opponent 'past', env.prefer and env.restarts, or set it to 0"
+            "which were lost; leave out the opponents 'past' and 'exploiter', env.prefer and env.restarts, or set it "
+            "to 0"
         )
 
 
@@ -244,6 +248,18 @@ def _check_restarts(config: OneEnvConfig) -> None:
         raise EarlError(
             f"env.restarts = {config.restarts:g}: {config.name} begins by chance, and the moves of a game do not tell "
             "its positions; set it to 0"
+        )
+
+
+def _check_exploiter(key: str, name: str, env: str, options: Mapping[str, object]) -> None:
+    """Raises EarlError for a game whose moves do not tell its positions, and outside of training."""
+    if key != "env.opponents" or name != EXPLOITER:
+        raise EarlError(f"opponent {name!r} is met in training alone, as {EXPLOITER!r}; name another one")
+    made = registry.make(env, **options) if registry.seats(env) == 2 else None
+    if not isinstance(made, BoardGameEnv) or made.dealt:
+        raise EarlError(
+            f"opponent {name!r} plays games again that were lost, and those of {env} are not told by their moves; "
+            "name another one"
         )
 
 

@@ -1,16 +1,18 @@
-"""Whom a step meets: opponents by their shares and by what is learned of them, a pool of the run's own checkpoints, and
-where games against the policy itself begin: positions that it lost from, those first that it neither always loses from
-nor never."""
+"""Whom a step meets: opponents by their shares and by what is learned of them, a pool of the run's own checkpoints, an
+exploiter that plays what the last evaluation lost to, and where games against the policy itself begin: positions that
+it lost from, those first that it neither always loses from nor never."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
 from random import Random
 from statistics import fmean, pvariance
 
+from earl.agents.scripted.registry import EXPLOITER
 from earl.config import OneEnvConfig
+from earl.matches import MatchResult
 from earl.rollout.self_play import AFTER, PAST, SELF, is_self
-from earl.trajectory import Outcome, PlayedGroups
+from earl.trajectory import Outcome, PlayedGroups, Task
 
 DECAY = 0.9
 LEAST = 0.01
@@ -42,6 +44,7 @@ class OpponentPool:
     checkpoints: Sequence[str]  # the names that PAST stands for
     starts: "Mapping[str, Start]" = field(default_factory=dict)
     labelled: bool = False  # whether the teacher is asked beside the policy
+    lost: "Sequence[Lost]" = ()
 
     def shares(self, env: OneEnvConfig, course: float = 0.0) -> dict[str, float]:
         """Opponent (or level) → share, once that share of the run is done. The policy itself keeps the share that it is
@@ -117,6 +120,30 @@ def openings(starts: Mapping[str, Start], env: str, count: int, rng: Random) -> 
     own = [start for key, start in starts.items() if key.startswith(f"{env} ")]
     weights = [max(LEAST, informative(start.held)) for start in own]
     return [AFTER + one.moves for one in rng.choices(own, cum_weights=[*accumulate(weights)], k=count)] if own else []
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A game that the policy lost in evaluation."""
+
+    env: str
+    seat: int
+    moves: str
+    """Of both sides, with spaces between them."""
+
+
+def lost_in(results: Iterable[MatchResult]) -> tuple[Lost, ...]:
+    return (*dict.fromkeys(Lost(result.env, result.seat, moves) for result in results for moves in result.lost),)
+
+
+def exploited(task: Task, lost: Sequence[Lost], rng: Random) -> Task:
+    """A game against the exploiter along one of the lost lines, from the seat that lost it; as it is where none is
+    known."""
+    own = [line for line in lost if line.env == task.env]
+    if task.opponent != EXPLOITER or not own:
+        return task
+    line = rng.choice(own)
+    return replace(task, seat=line.seat, opponent=f"{EXPLOITER}:{line.moves}")
 
 
 def admitted(pool: Sequence[int], step: int, size: int) -> tuple[int, ...]:

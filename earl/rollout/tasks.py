@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from earl.agents.chat import Chat
 from earl.agents.scripted.base import Agent
+from earl.agents.scripted.registry import EXPLOITER
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
@@ -17,7 +18,7 @@ from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError, boundary
 from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
-from earl.rollout.opponents import EMPTY, OpponentPool, Passed, openings
+from earl.rollout.opponents import EMPTY, OpponentPool, Passed, exploited, openings
 from earl.rollout.self_play import AFTER, SELF, LateSeat, PairedEpisodes, is_policy, is_self
 from earl.seeds import derive
 from earl.trajectory import FAULTS, Outcome, Played, PlayedGroups, Task
@@ -160,7 +161,7 @@ def _round(config: Config, pool: OpponentPool, course: float, seed: int) -> Sequ
     tasks = draw_tasks(opponents(config, pool, course), config.rollout.prompts, seed)
     for name, env in config.env.each.items():
         tasks = _restarted(tasks, name, env.restarts, pool, Random(f"starts of {name} {seed}"))
-    return tasks
+    return [exploited(task, pool.lost, Random(f"exploiter {task.seed}")) for task in tasks]
 
 
 def _shuffled(tasks: Sequence[Task], seed: int) -> list[Task]:
@@ -186,7 +187,7 @@ def opponents(
     for share, one in zip(shares, config.each_env(), strict=True):
         met = pool.shares(one.env, course) or {"": 1.0}
         if taught:
-            scripted = {name: part for name, part in met.items() if not is_policy(name)}
+            scripted = {name: part for name, part in met.items() if not is_policy(name) and name != EXPLOITER}
             met = one.warm_start.opponents or scripted or {"random": 1.0}
         found[one.env.name] = {name: share * part / sum(met.values()) for name, part in met.items()}
     return found

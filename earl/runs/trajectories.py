@@ -66,7 +66,8 @@ def matches_to_bytes(results: Iterable[MatchResult]) -> bytes:
 
 
 def matches_from_bytes(data: bytes) -> list[MatchResult]:
-    return [MatchResult(**{**fields, "faults": tuple(fields["faults"])}) for fields in json.loads(data)]
+    lists = ("faults", "lost")
+    return [MatchResult(**fields | {name: tuple(fields[name]) for name in lists}) for fields in json.loads(data)]
 
 
 FORMAT = b"2"  # version of the columns, in the table's metadata
