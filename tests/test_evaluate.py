@@ -121,6 +121,17 @@ def test_exact_fractions_equal_a_plain_recursion(world, chat, choose, opponent, 
     assert result.loss == pytest.approx(fsum(p for o, p in expected if o in ("loss", "illegal")))
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("choose", POLICIES)
+def test_an_exploiter_wins_by_each_line_that_was_lost(world, chat, choose, exact):
+    policy = Table(chat, choose)
+    result = evaluation.evaluate(world, policy, Match("random", 1, exact))
+    assert bool(result.lost) == (choose is not perfect_move)
+    for moves in result.lost:
+        again = evaluation.evaluate(world, policy, Match(f"exploiter:{moves}", 1, episodes=1))
+        assert (again.loss, again.lost) == (1, (moves,))
+
+
 @pytest.mark.parametrize("seat", [0, 1])
 @pytest.mark.parametrize("choose", POLICIES)
 def test_any_counts_every_leaf_alike(world, chat, choose, seat):

@@ -73,6 +73,7 @@ def preferences_after(known: Preferences, envs: Mapping[str, OneEnvConfig], grou
     found: dict[str, tuple[float, list[float]]] = {}
     for group in groups:
         prefer, name = envs[group.task.env].prefer, group.task.opponent
+        name = EXPLOITER if name.startswith(EXPLOITER) else name
         if prefer != "none" and name and not is_self(name):
             measure, before = MEASURES[prefer]
             measured = found.setdefault(f"{group.task.env} {name}", (before, []))[1]

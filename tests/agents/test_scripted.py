@@ -168,6 +168,12 @@ def test_distributions_are_probabilities_and_draws_follow_them(env, suffix):
                 assert drawn[move] / 500 == pytest.approx(chance, abs=0.11)
 
 
+def test_the_exploiter_follows_its_line_and_is_random_beside_it():
+    for position, expected in (("", "5"), ("51", "9"), ("52", "1346789"), ("519", "2"), ("5192", "34678")):
+        assert moves("exploiter:5 1 9 2", TICTACTOE, after(TICTACTOE, position)) == expected
+    assert moves("exploiter", TICTACTOE, after(TICTACTOE, "5192")) == "34678"
+
+
 def test_epsilon_mixes_in_every_legal_move():
     # Heuristic takes 5 in the empty board; a quarter is spread over nine cells: 0.25 / 9 each.
     chances = dict(player("heuristic@0.25", "tictactoe").distribution(TICTACTOE, State()))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from earl.config import OneEnvConfig
+from earl.matches import MatchResult
 from earl.rollout import opponents
 from earl.rollout.opponents import (
     EMPTY,
@@ -13,6 +14,8 @@ from earl.rollout.opponents import (
     Passed,
     Start,
     admitted,
+    exploited,
+    lost_in,
     openings,
     preferences_after,
     starts_after,
@@ -99,6 +102,29 @@ def test_draws_alone_teach_nothing():
     # A mean result of 0.5 is not p(1 - p) = 1/4 here: no game of the group differs from another one.
     met = preferences_after({}, {"tictactoe": env(prefer="informative")}, [group("perfect", *[Outcome.DRAW] * 4)])
     assert met == {"tictactoe perfect": pytest.approx(0.9 / 4)}
+
+
+def test_the_exploiter_is_one_opponent_whatever_it_plays():
+    groups = [group("exploiter:5 1 9", Outcome.LOSS), group("exploiter", Outcome.WIN)]
+    known = preferences_after({}, {"tictactoe": env(prefer="hard")}, groups)
+    assert known == {"tictactoe exploiter": pytest.approx(0.5)}  # from 0.5, by 0.5
+
+
+def test_the_exploiter_plays_what_the_last_evaluation_lost():
+    results = [
+        MatchResult("tictactoe", "any", 0, True, 3, 0, 0, 1, 0, 0, lost=("1 2", "1 3")),
+        MatchResult("tictactoe", "random", 1, True, 1, 1, 0, 0, 0, 0, lost=("5 1 9",)),
+        MatchResult("tictactoe", "perfect", 1, True, 1, 1, 0, 0, 0, 0, lost=("5 1 9",)),
+        MatchResult("gomoku", "random", 0, True, 1, 1, 0, 0, 0, 0, lost=("a1",)),
+    ]
+    lost = lost_in(results)
+    assert len(lost) == 4  # the same line against two opponents is one
+    task = Task("tictactoe", 7, 0, "exploiter")
+    drawn = {exploited(task, lost, Random(seed)) for seed in range(50)}
+    expected = {(0, "exploiter:1 2"), (0, "exploiter:1 3"), (1, "exploiter:5 1 9")}
+    assert {(one.seat, one.opponent) for one in drawn} == expected and {one.seed for one in drawn} == {7}
+    assert exploited(task, lost_in(results[3:]), Random(0)) == task
+    assert exploited(Task("tictactoe", 7, 0, "random"), lost, Random(0)).opponent == "random"
 
 
 def test_without_a_preference_nothing_is_remembered():

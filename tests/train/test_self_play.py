@@ -17,7 +17,10 @@ from earl.runs.store import Store
 from earl.runs.trajectories import path_of, read_whole
 
 SELF_PLAY = {
-    "env": {"opponents": {"self": 1, "past": 1, "random": 1}, "random_replies": 2, "restarts": 0.5, "prefer": "hard"},
+    "env": {
+        "opponents": {"self": 1, "past": 1, "random": 1, "exploiter": 1},
+        **{"random_replies": 2, "restarts": 0.5, "prefer": "hard"},
+    },
     "algorithm": {"name": "rae"},
     "run": {"steps": 8, "checkpoint_every": 1, "pool": 2},
 }
@@ -61,9 +64,9 @@ def test_baselines_scores_and_pool_survive_a_resume_to_the_bit(tiny, new_run, re
     whole = new_run(config, "whole")
     carry_on(whole, config)
     continued, expected = remains(folder), remains(whole)
-    assert expected["state"]["baselines"] and expected["state"]["preferences"] and expected["state"]["starts"]
+    assert all(expected["state"][kept] for kept in ("baselines", "preferences", "starts", "lost"))
     met = {task.opponent for episodes in expected["episodes"].values() for task, *_ in episodes}
-    assert {name.partition(":")[0] + ":" for name in met} >= {"run:", "self:"}
+    assert {name.partition(":")[0] + ":" for name in met} >= {"run:", "self:", "exploiter:"}
     assert repr(continued).replace(str(folder.path), "") == repr(expected).replace(str(whole.path), "")
 
 
