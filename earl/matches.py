@@ -9,6 +9,8 @@ BOTH_SEATS = -1
 """Seat of a result that is the mean over seats."""
 OUTCOMES = ("win", "draw", "loss")
 MOST_LOST = 200
+NOT_KEPT = ("faults", "lost")
+"""Fields of a result that run.db does not have."""
 FRACTIONS = (*OUTCOMES, "illegal", "truncated")
 MEASURES = ("distinct_win", "distinct_draw", "distinct_loss", "forfeit", "turn_tokens", "optimal", "value_lost")
 """Fields of a result that runs of earlier versions lack, beside `distinct_games`."""
@@ -31,11 +33,10 @@ class MatchResult:
     illegal: float  # fraction of episodes with an invalid reply, whatever their outcome
     truncated: float  # fraction of episodes ended by a token limit
     faults: tuple[str, ...] = ()
-    """Faults of the environment and invalid replies of a server, which end an episode; they count as losses. Not kept
-    in run.db."""
+    """Faults of the environment and invalid replies of a server, which end an episode; they count as losses."""
     lost: tuple[str, ...] = ()
     """The moves, with spaces between them, of the first MOST_LOST different games that were lost, where there is a
-    board. Not kept in run.db."""
+    board."""
     distinct_games: int = 0  # episodes that differ, in their moves or in what was asked; 0 where nobody counted
     distinct_win: float | None = None  # fractions of the distinct games: those that are alike count once
     distinct_draw: float | None = None

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from earl.errors import EarlError
+from earl.matches import NOT_KEPT
 from earl.reports.data import RunData
 from earl.reports.html import visible
 from earl.reports.results import recipe_differences
@@ -36,7 +37,7 @@ def run_tables(runs: Sequence[RunData]) -> list[Table]:
     makers: dict[str, Callable[[RunData], list[Row]]] = {
         "metrics": lambda run: _series(run.numbers.metrics, "name", "value"),
         "timings": lambda run: _series(run.numbers.timings, "stage", "seconds"),
-        "matches": lambda run: [{"step": m.step, "phase": m.phase, **asdict(m.result)} for m in run.numbers.matches],
+        "matches": _matches,
         "events": lambda run: [asdict(event) for event in run.numbers.events],
         "contexts": _contexts,
         "episodes": _episodes,
@@ -52,6 +53,11 @@ def run_tables(runs: Sequence[RunData]) -> list[Table]:
         values = {name: [found[place] for _, found in differences] for place, name in enumerate(names)}
         tables.append(Table("recipes", {"key": [key for key, _ in differences], **values}))
     return tables
+
+
+def _matches(run: RunData) -> list[Row]:
+    rows = [{"step": one.step, "phase": one.phase, **asdict(one.result)} for one in run.numbers.matches]
+    return [{name: value for name, value in row.items() if name not in NOT_KEPT} for row in rows]
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

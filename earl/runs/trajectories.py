@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from earl.documents import parse_json_object
 from earl.errors import EarlError
-from earl.matches import MatchResult
+from earl.matches import NOT_KEPT, MatchResult
 from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
 from earl.trajectory import Author, Group, Outcome, StopReason, Task, ToolCall, TrainingRecord, Trajectory, Turn
@@ -66,8 +66,7 @@ def matches_to_bytes(results: Iterable[MatchResult]) -> bytes:
 
 
 def matches_from_bytes(data: bytes) -> list[MatchResult]:
-    lists = ("faults", "lost")
-    return [MatchResult(**fields | {name: tuple(fields[name]) for name in lists}) for fields in json.loads(data)]
+    return [MatchResult(**fields | {name: tuple(fields[name]) for name in NOT_KEPT}) for fields in json.loads(data)]
 
 
 FORMAT = b"2"  # version of the columns, in the table's metadata
