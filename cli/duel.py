@@ -1,9 +1,12 @@
 """`earl play` against a trained model: a person plays a game with it, or watches it solve a task."""
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -31,11 +34,17 @@ from earl.seeds import derive
 from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory
 
 
-def ask(rule: Callable[[str], str | None], hint: Callable[[], str] | None = None) -> str:
+def typed() -> str:
+    return input("your move: ")
+
+
+def ask(
+    rule: Callable[[str], str | None], hint: Callable[[], str] | None = None, read: Callable[[], str] = typed
+) -> str:
     """Read an action until it breaks no rule. Raises Interrupted at the end of input, TakenBack where that is asked."""
     while True:
         try:
-            text = input("your move: ").strip()
+            text = read().strip()
         except EOFError:
             raise Interrupted from None
         if hint and text == "hint":
@@ -60,6 +69,53 @@ def board(game: Game, state: Any, seat: int) -> str:
     elif game.actions[0] == "a1":
         rows = [*(f"{row}{number}" for number, row in enumerate(rows, 1)), "abcdefghi"[: game.size[1]]]
     return "\n".join(" ".join(row) for row in rows)
+
+
+ARROWS = {"\x1b[A": (-1, 0), "\x1b[B": (1, 0), "\x1b[C": (0, 1), "\x1b[D": (0, -1)}
+"""The keys that a terminal sends, as rows and columns."""
+ERASE = ("\x7f", "\b")
+KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
+
+
+def pointed(game: Game, state: Any, seat: int) -> str:
+    """What a person points at with the arrow keys, on the board again, or types; Enter ends it. Raises EOFError."""
+    lines, columns = board(game, state, seat).splitlines(), game.size[1]
+    own_rows = len(game.actions) > columns
+    places = {
+        game.actions[move]: divmod(move, columns) if own_rows else (game.size[0], move) for move in game.legal(state)
+    }
+    at, text = next(iter(places)), ""
+    click.echo("\n" * len(lines))
+    while True:
+        _point(lines, places[at], text or at)
+        for key in KEY.findall(click.getchar()):  # several, where they are pressed fast
+            if key in ARROWS:
+                at, text = _beside(places, at, ARROWS[key]), ""
+            elif key in ("\r", "\n"):
+                click.echo()
+                return text or at
+            else:
+                text = text[:-1] if key in ERASE else text + key * key.isprintable()
+
+
+def _point(lines: Sequence[str], place: tuple[int, int], text: str) -> None:
+    """Draw the board over itself, with a place of it in reverse."""
+    row, at = place[0], 2 * place[1]
+    drawn = [*lines]
+    if row < len(lines):  # to pass is no place
+        drawn[row] = lines[row][:at] + click.style(lines[row][at], reverse=True) + lines[row][at + 1 :]
+    click.echo(f"\x1b[{len(lines)}F" + "\n".join([*drawn, f"\x1b[2Kyour move: {text}"]), nl=False)
+
+
+def _beside(places: dict[str, tuple[int, int]], at: str, way: tuple[int, int]) -> str:
+    """The nearest legal move that way, straight on before aside; the same one where there is none."""
+    (row, column), found = places[at], {}
+    for action, place in places.items():
+        on = (place[0] - row) * way[0] + (place[1] - column) * way[1]
+        aside = abs((place[0] - row) * way[1]) + abs((place[1] - column) * way[0])
+        if on > 0:
+            found[action] = (on + 2 * aside, aside)
+    return min(found, key=lambda action: found[action], default=at)
 
 
 class TakenBack(Interrupted):
@@ -95,7 +151,9 @@ class Person:
         else:
             self.show(game, state)
             click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
-            move = game.actions.index(ask(lambda text: _rule(game, state, text), lambda: hint(game, state)))
+            terminal = sys.stdin.isatty() and sys.stdout.isatty() and all(game.size)
+            read = partial(pointed, game, state, self._seat) if terminal else typed
+            move = game.actions.index(ask(partial(_rule, game, state), partial(hint, game, state), read))
         self.made.append(move)
         self._left = game.play(state, move)
         return move

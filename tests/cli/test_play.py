@@ -1,7 +1,12 @@
 """`earl play`: a person types, a model or a script answers."""
 
 import io
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
+from select import select
 
 import pytest
 
@@ -150,6 +155,61 @@ def test_hints_and_a_move_taken_back(earl, types) -> None:
     assert said.out.splitlines()[-1] == "left before the end"
     types("hint")
     assert "nobody" not in earl("play", "leduc", "--against", "random").out
+
+
+RIGHT, DOWN, UP, LEFT, ENTER, ERASE = "\x1b[C", "\x1b[B", "\x1b[A", "\x1b[D", "\r", "\x7f"
+
+
+@pytest.mark.parametrize(
+    ("game", "state", "keys", "expected"),
+    [
+        (TICTACTOE, State(), [ENTER], "1"),
+        (TICTACTOE, State(), [RIGHT, DOWN, ENTER], "5"),
+        (TICTACTOE, State(0b10, 0b1), [ENTER], "3"),  # 1 and 2 are taken
+        (TICTACTOE, State(0b10, 0b1), [DOWN, LEFT, LEFT, ENTER], "4"),
+        (TICTACTOE, State(0b10, 0b1), [DOWN, LEFT, LEFT, UP, ENTER], "3"),  # all that is legal above
+        (TICTACTOE, State(), [LEFT, UP, ENTER], "1"),  # the edge
+        (TICTACTOE, State(), ["9", RIGHT, ENTER], "2"),  # what was typed is dropped
+        (TICTACTOE, State(), ["h", "i", "x", ERASE, "n", "t", ENTER], "hint"),
+        (CONNECT4, State(), [RIGHT, RIGHT, DOWN, ENTER], "3"),
+    ],
+)
+def test_a_move_is_pointed_at(monkeypatch: pytest.MonkeyPatch, game, state, keys, expected) -> None:
+    pressed = iter(keys)
+    monkeypatch.setattr(duel.click, "getchar", lambda: next(pressed))
+    assert duel.pointed(game, state, 0) == expected
+
+
+@pytest.mark.slow
+def test_a_game_with_arrow_keys_in_a_terminal() -> None:
+    main, terminal = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "earl.cli.main",
+        "play",
+        "tictactoe",
+        "--against",
+        "perfect",
+    ]
+    player = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+
+    def until(text: str) -> None:
+        said = ""
+        while text not in said:
+            assert select([main], [], [], 300)[0], said
+            said += os.read(main, 4096).decode()
+
+    until("your move: 1")
+    os.write(main, f"{RIGHT}{DOWN}".encode())
+    until("\x1b[7m5\x1b[0m")  # in reverse
+    os.write(main, ENTER.encode())
+    until("4 X 6")
+    os.write(main, b"\x03")
+    until("left before the end")
+    assert player.wait(60) == 0
+    os.close(main)
 
 
 def test_a_move_against_a_model_is_taken_back(capsys: pytest.CaptureFixture[str], types) -> None:
