@@ -28,7 +28,7 @@ SELF_PLAY = {
 
 def test_the_recipe_of_the_docs_passes_the_preflight(tmp_path):
     recipe = load_toml(Path(__file__).parents[2] / "docs" / "tictactoe_selfplay.toml")
-    assert preflight(build(recipe), tmp_path).config.env.opponents == {"self": 1}
+    assert preflight(build(recipe), tmp_path).config.env.opponents == {"self": 1, "exploiter": 0.3}
 
 
 @pytest.mark.slow
