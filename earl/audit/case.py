@@ -185,7 +185,7 @@ class Case:
     def __init__(self, run: AuditedRun, file: StoredStep) -> None:
         self.run, self.file, self.step = run, file, file.step
         self.findings: list[Finding] = []  # of the checks so far
-        self.slots = slots_of(run.config, file.step)
+        self.slots = slots_of(run.config, file.step, file.trajectories)
         stored = file.trajectories
         numbers = {slot: number for number, slot in enumerate(self.slots)}
         own = [Slot(episode.task, episode.seed) for episode in stored]

@@ -199,7 +199,7 @@ def _whose(case: Case, stored: Trajectory) -> str:
     """Describe a step with foreign episodes: which other step they belong to, if any."""
     own, config = Slot(stored.task, stored.seed), case.run.config
     for step in range(config.warm_start.steps + 1, config.total_steps + 1):
-        if own in slots_of(config, step):
+        if own in slots_of(config, step, case.file.trajectories):
             return f"those of step {step}"
     return f"no step's of a run with the seed {config.run.seed}"
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.agents.chat import Chat
+from earl.agents.scripted.registry import EXPLOITER
 from earl.audit.findings import Fault, Finding
 from earl.config import Config
 from earl.errors import boundary
@@ -25,14 +26,22 @@ class Slot:
     seed: int
 
 
-def slots_of(config: Config, step: int) -> tuple[Slot, ...]:
-    """The slots of a step, in the order of its file. They follow from the run's seed alone, as in training."""
+def slots_of(config: Config, step: int, stored: Sequence[Trajectory]) -> tuple[Slot, ...]:
+    """The slots of a step, in the order of its file. They follow from the run's seed alone, as in training; but what
+    the exploiter plays, and from which seat that was lost, follows from an evaluation, and is taken as the first stored
+    episode of the group says."""
     drawn = draw(config, step)
+    told = {one.task.seed: one.task for one in reversed(stored) if one.task.opponent.startswith(EXPLOITER)}
+    tasks = [task if task.opponent != EXPLOITER else _as_told(task, told.get(task.seed)) for task in drawn.tasks]
     return tuple(
         Slot(task, episode_seed(drawn.seed, number, member))
-        for number, task in enumerate(drawn.tasks)
+        for number, task in enumerate(tasks)
         for member in range(config.rollout.group_size)
     )
+
+
+def _as_told(task: Task, told: Task | None) -> Task:
+    return task if told is None else replace(task, seat=told.seat, opponent=told.opponent)
 
 
 @dataclass(frozen=True, slots=True)
