@@ -28,7 +28,10 @@ RUNS = {
     "grpo": {},
     "ppo": {"algorithm": {"name": "ppo"}},
     "reinforce": {"algorithm": {"name": "reinforce++"}, "context": {"length_penalty": 0.01}},
-    "board_only": {"agent": {"history": "board_only", "retries": 1}},
+    "board_only": {
+        "agent": {"history": "board_only", "retries": 1},
+        "env": {"opponents": {"random": 1, "exploiter": 1}},
+    },
     "last_turns": {"agent": {"history": "last_turns:1", "retries": 1}},
     "cut_off": {"context": {"limit": 72, "learn_truncated": False}},
     "arithmetic": {

@@ -192,6 +192,15 @@ def test_the_episodes_of_another_step_are_told(planted):
     assert (finding.message, finding.step, finding.episode) == (others, STEP, None)
 
 
+def test_a_group_has_one_line_of_the_exploiter(planted):
+    plant = planted("board_only")
+    lines = [row["opponent"] for row in plant.rows(21)]
+    [index, *_] = [number for number, line in enumerate(lines) if number and line == lines[number - 1] != "random"]
+    assert lines[index].startswith("exploiter:")
+    plant.change(21, lambda rows: rows[index].update(opponent="exploiter:1 2"))
+    assert "wrong seed" in plant.names(21)
+
+
 def test_numbers_that_the_episodes_do_not_show_are_named(planted):
     run = planted()
     with sqlite3.connect(run.folder.database) as connection:
