@@ -7,20 +7,17 @@ A layout's time has a share that grows with tensor parallelism, and one quadrati
 (KV-cache room). So layouts cross at randomly drawn contexts.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import cycle
 from multiprocessing import get_context
 from operator import itemgetter
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from earl.benchmarks.forecast import KNOWN, NEW, Floats, Random, Shape
 from earl.benchmarks.repeats import grouped
 from earl.parallel.layout import Choice, Layout, Stage, bucket_of
 from earl.parallel.memory import Load
@@ -31,8 +28,48 @@ from earl.seeds import derive
 STEPS, DEVICES, LIMIT = 300, 8, 32_768
 """Of a run: steps, devices, and tokens of the longest context."""
 SPLITS = (1, 2, 4, 8)
-ERRORS = (0.06, 0.15, 0.30)
-"""Of predictions, relative."""
+ERROR = 0.06
+"""Standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per doubling of
+the context."""
+Floats = NDArray[np.float64]
+Random = np.random.Generator
+Shape = Callable[[Floats, Random], Floats]
+
+
+def _rate(random: Random) -> float:
+    return float(np.exp(random.uniform(np.log(0.002), np.log(0.04))))
+
+
+def _logistic(t: Floats, random: Random) -> Floats:
+    gain, middle, width = random.uniform(0.3, 4), random.uniform(10, 120), random.uniform(5, 30)
+    return np.asarray(1 + gain / (1 + np.exp(-(t - middle) / width)))
+
+
+def _jumps(t: Floats, random: Random) -> Floats:
+    times = random.integers(0, len(t), random.poisson(len(t) / random.uniform(30, 80)))
+    heights = random.exponential(0.25, len(times))
+    return np.asarray(1 + (heights[:, None] * (t >= times[:, None])).sum(0))
+
+
+def _walk(t: Floats, random: Random) -> Floats:
+    steps = random.normal(min(_rate(random), 0.015), random.uniform(0.005, 0.04), len(t))
+    return np.asarray(np.exp(np.cumsum(steps)))
+
+
+def _dip(t: Floats, random: Random) -> Floats:
+    turn = random.integers(15, 60)
+    down: Floats = 1 - 0.3 * np.sin(np.minimum(t, turn) / turn * np.pi / 2)
+    return down + _rate(random) * np.maximum(t - turn, 0)
+
+
+def _stairs(t: Floats, random: Random) -> Floats:
+    slopes = random.choice([0, 0, 1, 2], len(t)) * _rate(random) / 1.5
+    return 1 + np.cumsum(np.repeat(slopes, random.integers(10, 60, len(t)))[: len(t)])
+
+
+def _wave(t: Floats, random: Random) -> Floats:
+    swing: Floats = random.uniform(0.03, 0.12) * np.sin(2 * np.pi * t / random.uniform(15, 60))
+    return 1 + _rate(random) * t / 2 + swing
 
 
 def _drop(t: Floats, random: Random) -> Floats:
@@ -47,7 +84,25 @@ def _sawtooth(t: Floats, random: Random) -> Floats:
     return np.asarray(1 + random.uniform(0.5, 3) * (t % period) / period)
 
 
-SHAPES: dict[str, Shape] = {**KNOWN, **NEW, "drop": _drop, "sawtooth": _sawtooth}
+SHAPES: dict[str, Shape] = {
+    "linear": lambda t, random: 1 + _rate(random) * t,
+    "exponential": lambda t, random: np.exp(min(_rate(random), 0.03) * t),
+    "logistic": _logistic,
+    "saturating": lambda t, random: 1 + random.uniform(0.3, 3) * (1 - np.exp(-t / random.uniform(10, 80))),
+    "flat then growth": lambda t, random: 1 + _rate(random) * np.maximum(t - random.integers(10, 80), 0),
+    "growth then flat": lambda t, random: 1 + _rate(random) * np.minimum(t, random.integers(15, 100)),
+    "random walk": _walk,
+    "jumps": _jumps,
+    "flat": lambda t, _: np.ones(len(t)),
+    "power": lambda t, random: 1 + 4 * _rate(random) * t ** random.uniform(0.4, 0.8),
+    "quadratic": lambda t, random: 1 + (_rate(random) * t / 2) ** 2 + 0.2 * _rate(random) * t,
+    "dip then growth": _dip,
+    "stairs": _stairs,
+    "wave": _wave,
+    "drop": _drop,
+    "sawtooth": _sawtooth,
+}
+"""Of mean contexts over steps, relative to those of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +144,14 @@ class SimulatedRun:
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
 
 
-def simulated_run(number: int, seed: int, error: float = ERRORS[0]) -> SimulatedRun:
-    """`error`: standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per
-    doubling of the context."""
+def simulated_run(number: int, seed: int) -> SimulatedRun:
     names = list(SHAPES)
     family = names[number % len(names)]
     own = derive("selector", seed, number)
     random: Random = np.random.default_rng(own)
     curve = random.choice([500, 1000, 2000]) * SHAPES[family](np.arange(STEPS, dtype=np.float64), random)
     loads = lengths(np.clip(curve, 50, LIMIT / 2), random)
-    return timed(family, loads, random, own, error)
+    return timed(family, loads, random, own)
 
 
 def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
@@ -108,7 +161,7 @@ def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
     return tuple(Load(count, float(own.mean()), int(own.max()), LIMIT) for own in sizes)
 
 
-def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int, error: float) -> SimulatedRun:
+def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> SimulatedRun:
     stage: Stage = "rollout" if random.random() < 0.5 else "update"
     choices = tuple(
         Choice(stage, Layout(dp=DEVICES // tp, tp=tp), None, again) for again in (False, True) for tp in SPLITS
@@ -132,7 +185,7 @@ def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int, error
         slopes=scale * np.concatenate([1 + shares, again * (1 + shares)]),
         squares=scale * np.concatenate([squares, again * squares]),
         rooms=np.minimum(np.concatenate([rooms, 2.5 * rooms]), LIMIT),
-        error=error * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
+        error=ERROR * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
         switch_seconds=switch,
         taken_for=switch * float(np.exp(random.uniform(-0.7, 0.7))),
         seed=seed,
@@ -176,7 +229,7 @@ def static(simulated: SimulatedRun) -> float:
     return float(table(simulated).sum(0).min())
 
 
-def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
+def selected(simulated: SimulatedRun) -> StrategyResult:
     """The selector's result. Before a rollout it knows the last step's contexts, before an update this step's."""
     selector = Selector(
         {simulated.stage: simulated.choices},
@@ -184,8 +237,7 @@ def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
         {simulated.stage: simulated.taken_for},
         steps=len(simulated.loads),
     )
-    if profiled:
-        _profile(selector, simulated)
+    _profile(selector, simulated)
     decisions: list[Decision] = []
 
     def choose(step: int) -> Choice:
@@ -202,10 +254,10 @@ def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
             selector.measured(choice, simulated.loads[step], seconds)
 
     course = played(simulated, choose, told)
-    return replace(course, unforced_backs=_free_backs(decisions))
+    return replace(course, unforced_backs=free_backs(decisions))
 
 
-def _free_backs(decisions: list[Decision]) -> int:
+def free_backs(decisions: list[Decision]) -> int:
     """The most free switches back in any 100 steps; what was left for a trial was not left."""
     return most_within([one.step for one in decisions if one.reason == "faster" and _back(one, decisions)])
 
@@ -301,103 +353,17 @@ def _measured(simulated: SimulatedRun, tokens: float, random: Random) -> dict[Ch
     }
 
 
-# An adversarial load: short contexts while the choice is fast for long ones, and the reverse.
-
-
-def adversary(number: int, seed: int) -> dict[str, Any]:
-    """One run: its loss against the best static choice in hindsight, and its switches."""
-    own = replace(simulated_run(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
-    selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
-    means = [load.mean_tokens for load in own.loads]
-    short, long = min(means) / 2, min(2 * max(means), LIMIT / 2)  # beyond the means, other choices are the fastest
-    rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
-    decisions: list[Decision] = []
-    chosen: list[Choice] = []
-    loads: list[Load] = []
-    selector.record_load(-1, _load(short))
-
-    def choose(step: int) -> Choice:
-        decisions.append(selector.decide(own.stage, step))
-        chosen.append(decisions[-1].choice)
-        settled = len(chosen) > rested and len(set(chosen[-rested - 1 :])) == 1
-        last = loads[-1] if loads else _load(short)
-        loads.append(_load(_worse(own, chosen[-1], short, long)) if settled else last)
-        return chosen[-1]
-
-    def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
-        assert seconds is not None, "every choice fits"
-        if switch:
-            selector.switched(choice, switch)
-        selector.measured(choice, loads[step], seconds)
-        selector.record_load(step, loads[step])
-
-    course = replace(played(own, choose, told, loads), unforced_backs=_free_backs(decisions))
-    return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
-
-
-def _load(tokens: float) -> Load:
-    return Load(64, tokens, int(2 * tokens), LIMIT)
-
-
-def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
-    """The context, short or long, at which the choice loses more."""
-    number = own.choices.index(choice)
-
-    def loss(tokens: float) -> float:
-        return own.true(number, tokens) / min(own.true(n, tokens) for n in range(len(own.choices)))
-
-    return max((short, long), key=loss)
-
-
-CANDIDATES = 64
-ARMS = {
-    f"{name}, {error:.0%}": (profiled, error)
-    for name, profiled in (("profiled", True), ("unprofiled", False))
-    for error in ERRORS
-}
-"""Whether layouts were measured when the job started, and the error of predictions."""
-EVERY = 5
-"""Every 5th run is also played with other errors of predictions, with and without a profile."""
-
-
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
-    """Simulate `histories` runs, and a tenth as many with an adversary. See `earl bench selector --help`."""
+    """Simulate runs. For the result see `earl bench selector --help`."""
     rows = _mapped(partial(_losses, seed=seed), range(histories), processes)
-    against = _mapped(partial(adversary, seed=seed), range(max(1, histories // 10)), processes)
     families = sorted(grouped(rows, itemgetter("family")).items())
     return {
         "histories": histories,
         "seed": seed,
         "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "by_range", "static")},
-        "errors": {arm: _spread([row[arm] for row in rows if arm in row]) for arm in ARMS},
         "selector": _counts(rows),
         "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
-        "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
-        "decide_ms": decide_ms(simulated_run(0, seed)),
     }
-
-
-def decide_ms(example: SimulatedRun) -> float:
-    """Median CPU milliseconds of a decision among 64 candidates, after 100 steps."""
-    few = example.choices
-    many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
-    of = dict(zip(many, cycle(few), strict=False))
-    predictor: Any = SimpleNamespace(
-        seconds=lambda choice, load: example.seconds(of[choice], load),
-        obstacle=lambda choice, load: example.obstacle(of[choice], load),
-    )
-    selector = Selector({example.stage: many}, predictor, {example.stage: 1.0})
-    for step, load in enumerate(example.loads[:100]):
-        selector.record_load(step, load)
-        selector.measured(many[step % CANDIDATES], load, 1.0)
-    took = []
-    for step in range(100, 150):
-        selector.measured(many[step % CANDIDATES], example.loads[step], 1.0)
-        began = time.process_time()
-        selector.record_load(step, example.loads[step])
-        selector.decide(example.stage, step)
-        took.append(1000 * (time.process_time() - began))
-    return float(np.median(took))
 
 
 def _losses(number: int, seed: int) -> dict[str, Any]:
@@ -407,16 +373,9 @@ def _losses(number: int, seed: int) -> dict[str, Any]:
         **asdict(course),
         "family": own.family,
         "selector": course.seconds / best - 1,
-        **({arm: _loss(number, seed, arm) for arm in ARMS} if number % EVERY == 0 else {}),
         "by_range": by_range(own).seconds / best - 1,
         "static": static(own) / best - 1,
     }
-
-
-def _loss(number: int, seed: int, arm: str) -> float:
-    profiled, error = ARMS[arm]
-    own = simulated_run(number, seed, error)
-    return selected(own, profiled).seconds / clairvoyant(own) - 1
 
 
 def _mapped(work: Any, numbers: range, processes: int) -> list[dict[str, Any]]:

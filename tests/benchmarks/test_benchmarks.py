@@ -11,7 +11,6 @@ from earl.benchmarks import envs, rollout, step
 from earl.benchmarks.rollout import GenerateSampler
 from earl.cli.main import run as command_line
 from earl.config import ModelConfig
-from earl.documents import parse_toml
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
 from earl.rollout.drivers import Greedy
@@ -86,12 +85,6 @@ def test_what_the_step_benchmark_tells():
         assert 0 < result[name]["tracking_share"] < 0.5
         assert "evaluate" not in result[name]["stages"]
     assert result["speedup"]["median"] > 0
-
-
-def test_the_checks_that_are_timed_are_called():
-    with step.timed() as watch:
-        parse_toml(b"steps = 3")
-    assert watch.calls == 1 and watch.seconds > 0
 
 
 def test_games_are_measured_beside_those_of_others_and_what_is_missing_is_said(monkeypatch, capsys):
