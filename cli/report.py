@@ -1,4 +1,4 @@
-"""`earl report`: writes the HTML page of one or several runs, and their tables as files."""
+"""`earl report`: writes the HTML page of one or several runs."""
 
 from pathlib import Path
 
@@ -9,17 +9,9 @@ from earl.cli.text import clean
 
 
 @declared("report")
-def command(
-    run: tuple[str, ...], out: Path | None, folder: Path | None, formats: tuple[str, ...], root: Path, as_json: bool
-) -> None:
+def command(run: tuple[str, ...], out: Path | None, root: Path, as_json: bool) -> None:
     from earl import reports
     from earl.cli.players import need_run
 
-    folders = [need_run(root, name) for name in dict.fromkeys(run)]
-    page = reports.write(*folders, out=out)
-    tables = reports.write_tables(*folders, to=folder, formats=formats) if folder else []
-    if as_json:
-        return print_json({"report": str(page), "tables": [str(path) for path in tables]})
-    if folder:
-        click.echo(f"{len(tables)} files in {clean(folder)}", err=True)
-    return click.echo(clean(page))
+    page = reports.write(*(need_run(root, name) for name in dict.fromkeys(run)), out=out)
+    return print_json({"report": str(page)}) if as_json else click.echo(clean(page))

@@ -1,20 +1,18 @@
 """The report: one self-contained HTML file about one run, or several side by side.
 
 run folders ─▶ data (read) ─▶ figures, results, browser (pure) ─▶ page (template) ─▶ report.html
-                       └─▶ tables (pure) ─▶ export ─▶ CSV, Parquet
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from earl.errors import EarlError
-from earl.reports import export
 from earl.reports.data import MAX_EPISODES, gather
 from earl.reports.page import render
 from earl.runs.folder import RunFolder
 from earl.runs.storage import write_text
 
-__all__ = ["place_for", "write", "write_tables"]
+__all__ = ["place_for", "write"]
 
 MAX_NAME = 120
 
@@ -45,9 +43,3 @@ def place_for(folders: Sequence[RunFolder]) -> Path:
     first = folders[0].path.resolve()
     names = "-".join(folder.path.resolve().name for folder in folders)
     return first.parent / f"report-{names.encode()[:MAX_NAME].decode(errors='ignore')}.html"
-
-
-def write_tables(*folders: RunFolder, to: Path, formats: Sequence[str] = export.FORMATS) -> list[Path]:
-    """Write what was recorded as tables, a file per format. Raises EarlError for an unknown format or a disk error."""
-    runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
-    return export.export(export.run_tables(runs), to, formats, _run_around(to, folders))

@@ -85,15 +85,11 @@ def test_the_report_is_written_again(earl, trained: Path, tmp_path: Path) -> Non
     assert "did you mean 'copy'?" in said.err
 
 
-def test_reports_of_several_runs_and_their_tables(earl, trained: Path, tmp_path: Path) -> None:
+def test_reports_of_several_runs(earl, trained: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(trained, tmp_path / name)
-    said = earl(
-        "report", "one", "two", "--runs", tmp_path, "--export", tmp_path / "tables", "--format", "csv", "--json"
-    )
+    said = earl("report", "one", "two", "--runs", tmp_path, "--json")
     assert said.code == 0 and Path(said.json["report"]) == tmp_path / "report-one-two.html"
-    assert (tmp_path / "tables" / "metrics.csv").is_file()
-    assert {Path(path).suffix for path in said.json["tables"]} == {".csv"}
     said = earl("report", "one", "one", "--runs", tmp_path, "--out", tmp_path / "page.html")
     assert (said.code, said.out) == (0, f"{tmp_path / 'page.html'}\n"), "a run named twice is one run"
     assert earl("report", "--runs", tmp_path).code == 2

@@ -140,7 +140,7 @@ def actions(
         ["audit", name, *step, *json], ["eval", name, "--episodes", "2", "--opponent", "random", *which, *json],
         ["eval", name, "--episodes", "1"], ["play", "tictactoe", "--against", name],
         ["play", "arithmetic", "--against", name],
-        ["report", name, "--export", str(work / "tables"), "--out", str(work / "out.html")],
+        ["report", name, "--out", str(work / "out.html")],
         ["report", name, "good", *json], ["train", "--resume", name, *json],
     ]  # fmt: skip
     chosen = random.sample(quick, 3)
@@ -155,7 +155,7 @@ def actions(
 
 
 def _action(case: str, argv: list[str], root: Path, recipes: set[bytes]) -> Action:
-    told = [word for word in argv if word in ("--dry-run", "--replay", "--resume", "--export", "good")]
+    told = [word for word in argv if word in ("--dry-run", "--replay", "--resume", "good")]
     codes = {"audit": (0, 1, 2), "runs": (0,)}.get(argv[0], (0, 2))  # 1: the audit has found something
 
     def call() -> int:
