@@ -7,12 +7,15 @@ A layout's time has a share that grows with tensor parallelism, and one quadrati
 (KV-cache room). So layouts cross at randomly drawn contexts.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,9 +31,8 @@ from earl.seeds import derive
 STEPS, DEVICES, LIMIT = 300, 8, 32_768
 """Of a run: steps, devices, and tokens of the longest context."""
 SPLITS = (1, 2, 4, 8)
-ERROR = 0.06
-"""Standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per doubling of
-the context."""
+ERRORS = (0.06, 0.15, 0.30)
+"""Of predictions, relative."""
 Floats = NDArray[np.float64]
 Random = np.random.Generator
 Shape = Callable[[Floats, Random], Floats]
@@ -144,14 +146,16 @@ class SimulatedRun:
         return "" if load.longest_tokens <= room else f"{load.longest_tokens} tokens of {room:.0f}"
 
 
-def simulated_run(number: int, seed: int) -> SimulatedRun:
+def simulated_run(number: int, seed: int, error: float = ERRORS[0]) -> SimulatedRun:
+    """`error`: standard deviation of the logarithm of predicted over true seconds, of each layout; a third of that per
+    doubling of the context."""
     names = list(SHAPES)
     family = names[number % len(names)]
     own = derive("selector", seed, number)
     random: Random = np.random.default_rng(own)
     curve = random.choice([500, 1000, 2000]) * SHAPES[family](np.arange(STEPS, dtype=np.float64), random)
     loads = lengths(np.clip(curve, 50, LIMIT / 2), random)
-    return timed(family, loads, random, own)
+    return timed(family, loads, random, own, error)
 
 
 def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
@@ -161,7 +165,7 @@ def lengths(curve: Floats, random: Random) -> tuple[Load, ...]:
     return tuple(Load(count, float(own.mean()), int(own.max()), LIMIT) for own in sizes)
 
 
-def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> SimulatedRun:
+def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int, error: float) -> SimulatedRun:
     stage: Stage = "rollout" if random.random() < 0.5 else "update"
     choices = tuple(
         Choice(stage, Layout(dp=DEVICES // tp, tp=tp), None, again) for again in (False, True) for tp in SPLITS
@@ -185,7 +189,7 @@ def timed(family: str, loads: tuple[Load, ...], random: Random, seed: int) -> Si
         slopes=scale * np.concatenate([1 + shares, again * (1 + shares)]),
         squares=scale * np.concatenate([squares, again * squares]),
         rooms=np.minimum(np.concatenate([rooms, 2.5 * rooms]), LIMIT),
-        error=ERROR * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
+        error=error * random.normal(0, [[1.0], [1 / 3]], (2, len(choices))),
         switch_seconds=switch,
         taken_for=switch * float(np.exp(random.uniform(-0.7, 0.7))),
         seed=seed,
@@ -229,7 +233,7 @@ def static(simulated: SimulatedRun) -> float:
     return float(table(simulated).sum(0).min())
 
 
-def selected(simulated: SimulatedRun) -> StrategyResult:
+def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
     """The selector's result. Before a rollout it knows the last step's contexts, before an update this step's."""
     selector = Selector(
         {simulated.stage: simulated.choices},
@@ -237,7 +241,8 @@ def selected(simulated: SimulatedRun) -> StrategyResult:
         {simulated.stage: simulated.taken_for},
         steps=len(simulated.loads),
     )
-    _profile(selector, simulated)
+    if profiled:
+        _profile(selector, simulated)
     decisions: list[Decision] = []
 
     def choose(step: int) -> Choice:
@@ -254,10 +259,10 @@ def selected(simulated: SimulatedRun) -> StrategyResult:
             selector.measured(choice, simulated.loads[step], seconds)
 
     course = played(simulated, choose, told)
-    return replace(course, unforced_backs=free_backs(decisions))
+    return replace(course, unforced_backs=_free_backs(decisions))
 
 
-def free_backs(decisions: list[Decision]) -> int:
+def _free_backs(decisions: list[Decision]) -> int:
     """The most free switches back in any 100 steps; what was left for a trial was not left."""
     return most_within([one.step for one in decisions if one.reason == "faster" and _back(one, decisions)])
 
@@ -353,17 +358,103 @@ def _measured(simulated: SimulatedRun, tokens: float, random: Random) -> dict[Ch
     }
 
 
+# An adversarial load: short contexts while the choice is fast for long ones, and the reverse.
+
+
+def adversary(number: int, seed: int) -> dict[str, Any]:
+    """One run: its loss against the best static choice in hindsight, and its switches."""
+    own = replace(simulated_run(number, seed), rooms=np.full(8, LIMIT))  # so that memory forces no switch
+    selector = Selector({own.stage: own.choices}, own, {own.stage: own.taken_for}, steps=STEPS)
+    means = [load.mean_tokens for load in own.loads]
+    short, long = min(means) / 2, min(2 * max(means), LIMIT / 2)  # beyond the means, other choices are the fastest
+    rested = int(np.random.default_rng(own.seed + 3).integers(1, 40))  # steps after a switch until the load follows
+    decisions: list[Decision] = []
+    chosen: list[Choice] = []
+    loads: list[Load] = []
+    selector.record_load(-1, _load(short))
+
+    def choose(step: int) -> Choice:
+        decisions.append(selector.decide(own.stage, step))
+        chosen.append(decisions[-1].choice)
+        settled = len(chosen) > rested and len(set(chosen[-rested - 1 :])) == 1
+        last = loads[-1] if loads else _load(short)
+        loads.append(_load(_worse(own, chosen[-1], short, long)) if settled else last)
+        return chosen[-1]
+
+    def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
+        assert seconds is not None, "every choice fits"
+        if switch:
+            selector.switched(choice, switch)
+        selector.measured(choice, loads[step], seconds)
+        selector.record_load(step, loads[step])
+
+    course = replace(played(own, choose, told, loads), unforced_backs=_free_backs(decisions))
+    return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
+
+
+def _load(tokens: float) -> Load:
+    return Load(64, tokens, int(2 * tokens), LIMIT)
+
+
+def _worse(own: SimulatedRun, choice: Any, short: float, long: float) -> float:
+    """The context, short or long, at which the choice loses more."""
+    number = own.choices.index(choice)
+
+    def loss(tokens: float) -> float:
+        return own.true(number, tokens) / min(own.true(n, tokens) for n in range(len(own.choices)))
+
+    return max((short, long), key=loss)
+
+
+CANDIDATES = 64
+ARMS = {
+    f"{name}, {error:.0%}": (profiled, error)
+    for name, profiled in (("profiled", True), ("unprofiled", False))
+    for error in ERRORS
+}
+"""Whether layouts were measured when the job started, and the error of predictions."""
+EVERY = 5
+"""Every 5th run is also played with other errors of predictions, with and without a profile."""
+
+
 def run(histories: int = 1000, seed: int = 0, processes: int = 1) -> dict[str, Any]:
-    """Simulate runs. For the result see `earl bench selector --help`."""
+    """Simulate `histories` runs, and a tenth as many with an adversary. See `earl bench selector --help`."""
     rows = _mapped(partial(_losses, seed=seed), range(histories), processes)
+    against = _mapped(partial(adversary, seed=seed), range(max(1, histories // 10)), processes)
     families = sorted(grouped(rows, itemgetter("family")).items())
     return {
         "histories": histories,
         "seed": seed,
         "loss": {way: _spread([row[way] for row in rows]) for way in ("selector", "by_range", "static")},
+        "errors": {arm: _spread([row[arm] for row in rows if arm in row]) for arm in ARMS},
         "selector": _counts(rows),
         "families": {name: _spread([row["selector"] for row in own]) for name, own in families},
+        "adversary": {**_spread([row["loss"] for row in against]), **_counts(against)},
+        "decide_ms": decide_ms(simulated_run(0, seed)),
     }
+
+
+def decide_ms(example: SimulatedRun) -> float:
+    """Median CPU milliseconds of a decision among 64 candidates, after 100 steps."""
+    few = example.choices
+    many = [replace(few[n % len(few)], layout=Layout(dp=n + 1)) for n in range(CANDIDATES)]
+    of = dict(zip(many, cycle(few), strict=False))
+    predictor: Any = SimpleNamespace(
+        seconds=lambda choice, load: example.seconds(of[choice], load),
+        obstacle=lambda choice, load: example.obstacle(of[choice], load),
+    )
+    selector = Selector({example.stage: many}, predictor, {example.stage: 1.0})
+    for step, load in enumerate(example.loads[:100]):
+        selector.record_load(step, load)
+        selector.measured(many[step % CANDIDATES], load, 1.0)
+    took = []
+    for step in range(100, 150):
+        selector.measured(many[step % CANDIDATES], example.loads[step], 1.0)
+        began = time.process_time()
+        selector.record_load(step, example.loads[step])
+        selector.decide(example.stage, step)
+        took.append(1000 * (time.process_time() - began))
+    return float(np.median(took))
 
 
 def _losses(number: int, seed: int) -> dict[str, Any]:
@@ -373,9 +464,16 @@ def _losses(number: int, seed: int) -> dict[str, Any]:
         **asdict(course),
         "family": own.family,
         "selector": course.seconds / best - 1,
+        **({arm: _loss(number, seed, arm) for arm in ARMS} if number % EVERY == 0 else {}),
         "by_range": by_range(own).seconds / best - 1,
         "static": static(own) / best - 1,
     }
+
+
+def _loss(number: int, seed: int, arm: str) -> float:
+    profiled, error = ARMS[arm]
+    own = simulated_run(number, seed, error)
+    return selected(own, profiled).seconds / clairvoyant(own) - 1
 
 
 def _mapped(work: Any, numbers: range, processes: int) -> list[dict[str, Any]]:

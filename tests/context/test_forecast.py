@@ -1,4 +1,4 @@
-"""The forecast on histories whose end is known; how often it is right at large, `earl bench forecast` measures."""
+"""The forecast on histories whose end is known; how often it is right at large, `test_coverage.py` measures."""
 
 import math
 import subprocess
