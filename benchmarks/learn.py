@@ -28,7 +28,7 @@ SEARCHED = 1_000_000
 """The seed of the search, which is none of those that are told."""
 
 
-class Point(NamedTuple):
+class Reached(NamedTuple):
     """An evaluation: exact, means over both seats."""
 
     not_lost: float  # against perfect play
@@ -48,7 +48,7 @@ def run(
     """For the result see `earl bench learn --help`."""
     if strange := [name for name in names if name not in ALGORITHMS]:
         raise unknown("algorithm", strange[0], [*ALGORITHMS])
-    runs, rows, apart = Runs(root, common(env, steps, assignments)), [], []
+    runs, rows, apart = LearningRuns(root, common(env, steps, assignments)), [], []
     for name in names or [*ALGORITHMS]:
         try:
             preflight(runs.configured(name, RATES[0], 0), root)
@@ -73,7 +73,7 @@ def common(env: str, steps: int, assignments: Sequence[str]) -> Config:
     return build(override(tree, assignments))
 
 
-class Runs(NamedTuple):
+class LearningRuns(NamedTuple):
     root: Path
     common: Config
 
@@ -81,7 +81,7 @@ class Runs(NamedTuple):
         own = [f"algorithm.name={name}", f"learner.learning_rate={rate}", f"learner.final_learning_rate={rate / 10}"]
         return build(override(self.common.model_dump(exclude_unset=True), [*own, f"run.seed={seed}"]))
 
-    def course(self, name: str, rate: float, seed: int) -> list[Point]:
+    def course(self, name: str, rate: float, seed: int) -> list[Reached]:
         """The evaluations of reinforcement learning. A run that is there is taken, or goes on."""
         config = self.configured(name, rate, seed)
         folder = trained(self.root, f"{name.replace('+', 'p')}-{rate:g}-{seed}", config)
@@ -100,7 +100,7 @@ def _rate(text: str) -> float:
         raise EarlError(f"--rate {text!r} is no number; write a step size such as 1e-3") from None
 
 
-def course_of(numbers: Numbers, warm: int) -> list[Point]:
+def course_of(numbers: Numbers, warm: int) -> list[Reached]:
     """The evaluations after the steps of imitation."""
     points, spent = [], 0.0
     for step in range(warm + 1, (numbers.last_step or 0) + 1):
@@ -118,11 +118,11 @@ def course_of(numbers: Numbers, warm: int) -> list[Point]:
                 sum(getattr(one, what) for one in found[name]) / len(found[name])
                 for name, what in (("perfect", "loss"), ("random", "win"))
             )
-            points.append(Point(1 - lost, won, spent))
+            points.append(Reached(1 - lost, won, spent))
     return points
 
 
-def _told(name: str, rate: float, courses: Sequence[Sequence[Point]], least: Sequence[float]) -> dict[str, Any]:
+def _told(name: str, rate: float, courses: Sequence[Sequence[Reached]], least: Sequence[float]) -> dict[str, Any]:
     """The strongest weights of each seed: of all steps, and of those within the seconds of the quickest algorithm."""
     whole = [max(course, key=lambda one: one[:2]) for course in courses]
     timely = [

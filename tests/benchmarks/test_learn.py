@@ -3,7 +3,7 @@
 import pytest
 
 from earl.benchmarks import learn
-from earl.benchmarks.learn import Point, course_of
+from earl.benchmarks.learn import Reached, course_of
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.runs.store import Numbers, RecordedMatch
@@ -23,11 +23,11 @@ def test_a_course_has_the_evaluations_after_imitation_and_no_time_of_theirs():
     ]
     timings = {"update": [(1, 8.0), (3, 1.0), (4, 2.0)], "rollout": [(4, 0.5)], "evaluate": [(4, 9.0)]}
     found = course_of(Numbers(timings=timings, matches=matches, last_step=4), 2)
-    assert found == [Point(not_lost=0.625, won=1.0, seconds=3.5)]  # 1 - (0.25 + 0.5) / 2; 1 + 2 + 0.5
+    assert found == [Reached(not_lost=0.625, won=1.0, seconds=3.5)]  # 1 - (0.25 + 0.5) / 2; 1 + 2 + 0.5
 
 
 def test_equal_time_counts_what_was_reached_within_it():
-    course = [Point(0.5, 0.1, 10), Point(0.5, 0.2, 20), Point(0.9, 0.1, 30)]
+    course = [Reached(0.5, 0.1, 10), Reached(0.5, 0.2, 20), Reached(0.9, 0.1, 30)]
     told = learn._told("grpo", 1e-3, [course], [25])
     assert (told["not_lost"]["median"], told["won"]["median"], told["seconds"]["max"]) == (0.9, 0.1, 30)
     assert told["not_lost_in_equal_time"]["median"] == 0.5
