@@ -45,6 +45,7 @@ def test_the_same_for_programs(earl) -> None:
     assert earl(*LINE, "--dispatch", "--json").out == said.out
 
 
+@pytest.mark.slow
 def test_columns_and_recipe_may_be_named(earl) -> None:
     told = earl(*LINE, "--dispatch", "--json", "--columns", "reference", "--set", "rollout.episodes=1024").json
     assert (told["columns"], told["token_bytes"]) == (["reference"], 4)
@@ -67,9 +68,10 @@ def test_columns_and_recipe_may_be_named(earl) -> None:
         ((*LINE[:5], "16xH1000", "--dispatch"), ["unknown kind of GPU 'H1000'; did you mean 'H100'?"]),
         ((*LINE[:5], "16-8", "--dispatch"), ["'16-8' is not of the form HOSTSxGPUSxKIND", "16x8xH100"]),
         ((*LINE[:5], "9999x8xH100", "--dispatch"), ["79,992 GPUs; earl plans for 16,384 at most"]),
-        (
+        pytest.param(
             (*LINE, "--dispatch", "--set", "rollout.episodes=262144"),
             ["2,097,152 rows on 1,024 GPUs", "1,048,576 at most"],
+            marks=pytest.mark.slow,
         ),
         ((*LINE, "--dispatch", "--columns", "token"), ["unknown column 'token'; did you mean 'tokens'?"]),
         ((*LINE, "--dispatch", "--set", "rollout.episode=5"), ["did you mean 'rollout.episodes'?"]),
