@@ -64,6 +64,7 @@ def test_the_names_are_few_and_cost_nothing_until_they_are_used():
         _ = earl.trian
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_read_and_continued(run, guess, tmp_path):
     assert (run.state, run.config.env.name, run.config.run.processes) == ("finished", "guess", 1)
     assert run.config.run.seed == 3

@@ -234,6 +234,7 @@ def checked(path, text):
     return subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choose", POLICIES)
 def test_a_proof_is_accepted_by_a_program_of_its_own(world, chat, choose, tmp_path):
     text = prove(world, chat, choose)
@@ -274,6 +275,7 @@ def test_games_of_the_end_are_others_than_those_of_selection(world, chat):
     assert matches(world, ["random"], False, 200)[0].stream == FINAL_GAMES
 
 
+@pytest.mark.slow
 def test_any_and_random_play_one_tree(world, chat):
     policy, trees = Table(chat, lowest), evaluation.Trees()
     for opponent in (ANY, "random", "perfect"):

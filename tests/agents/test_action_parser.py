@@ -115,6 +115,7 @@ PIECES += [
 ]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_replies_each_have_one_action_or_a_reason():
     rng = Random(4)
     for number in range(100_000):

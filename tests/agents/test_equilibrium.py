@@ -98,6 +98,7 @@ def test_a_policy_is_asked_once_for_each_information_set():
     assert sorted(asked) == information_sets(KUHN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("game", "sets", "exact", "most"), [(KUHN, 12, -1 / 18, 1e-5), (LEDUC, 288, -0.0856, 0.005)])
 def test_perfect_players_of_poker_are_close_to_an_equilibrium(game, sets, exact, most):
     found = equilibrium(game)

@@ -75,6 +75,7 @@ class Talking:
         return self.texts.pop(0), 0.0, False, False, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("thinking", [False, True])
 @settings(max_examples=25)

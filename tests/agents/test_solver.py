@@ -112,6 +112,7 @@ def position(key: int) -> tuple[int, int]:
     return own, own ^ occupied
 
 
+@pytest.mark.slow
 def test_the_book_says_nothing_that_search_denies():
     table, nodes = connect4.new_table(), np.zeros(1, np.int64)
     connect4.fill(table, connect4.read_book())

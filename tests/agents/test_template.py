@@ -109,6 +109,7 @@ def test_a_template_is_stopped(source, monkeypatch):
     assert time.monotonic() - began < 60  # a fifth of a second of computing, on a machine that does other things too
 
 
+@pytest.mark.slow
 def test_a_template_that_never_ends_is_an_error_that_names_model_limit_and_cure(chatml):
     tokenizer = chatml()
     tokenizer.chat_template, tokenizer.name_or_path = ATTACKS["loops that say nothing"], "somebody/model"
@@ -162,6 +163,7 @@ EXTRAS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "trimming", "forgetting", *EXTRAS, *shipped()], ids=str)
 def test_the_text_is_that_of_transformers(chatml, kind):
     tokenizer = chatml(kind if kind in ("plain", "trimming", "forgetting") else "plain")
@@ -181,6 +183,7 @@ def test_the_text_is_that_of_transformers(chatml, kind):
         assert ours != ["refused"] or isinstance(kind, Path)
 
 
+@pytest.mark.slow
 def test_any_content_is_rendered_as_transformers_does(characters):
     made = Template(characters.get_chat_template(), {})
 
@@ -228,6 +231,7 @@ def test_a_forked_process_does_not_speak_over_its_parents_pipes():
     assert made.render(USER) == USER[0]["content"]
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_its_parent_even_within_a_loop():
     program = (
         "import sys, threading, time; from earl.agents.template import Template\n"

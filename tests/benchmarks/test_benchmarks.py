@@ -100,6 +100,7 @@ def test_games_are_measured_beside_those_of_others_and_what_is_missing_is_said(m
     assert result["ratio"]["pettingzoo"]["median"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "options", "library", "name"), envs.PAIRS)
 def test_moves_of_the_games_of_others_are_legal_ones(monkeypatch, env, options, library, name):
     """An illegal move would end a game early: most games are as long as earl's."""

@@ -31,17 +31,6 @@ def test_worlds_are_the_same_again_and_cross():
     assert {simulated_run(number, 0).family for number in range(len(SHAPES))} == set(SHAPES)
 
 
-@pytest.mark.slow
-def test_nobody_beats_the_clairvoyant():
-    for number in (2, 15):
-        own = simulated_run(number, 1)
-        best = clairvoyant(own)
-        assert best <= static(own)
-        for course in (selected(own), by_range(own)):
-            # what a switch costs is drawn around what the clairvoyant pays, a tenth to either side
-            assert course.seconds >= best - 0.5 * own.switch_seconds * course.switches
-
-
 def test_a_step_out_of_memory_is_paid_and_done_again():
     own = simulated_run(0, 1)
     small, large = own.choices[0], own.choices[3]
@@ -75,18 +64,22 @@ def test_an_adversary_does_not_make_it_thrash():
 
 @pytest.mark.slow
 def test_the_command_prints_json(capsys):
-    assert command_line(["bench", "selector", "--histories", "2", "--json"]) == 0
+    assert command_line(["bench", "selector", "--histories", "1", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["histories"] == 2
+    assert result["histories"] == 1
     assert {"mean", "p95", "worst", "within_3_percent"} == set(result["loss"]["selector"])
 
 
 @pytest.mark.slow
-def test_the_selector_is_close_to_the_clairvoyant():
+def test_the_selector_is_close_to_the_clairvoyant_whom_nobody_beats():
     losses = []
     for number in range(len(SHAPES)):
         own = simulated_run(number, 2)
-        course = selected(own)
-        losses.append(course.seconds / clairvoyant(own) - 1)
+        best, course = clairvoyant(own), selected(own)
+        assert best <= static(own)
+        for strategy in (course, by_range(own)):
+            # what a switch costs is drawn around what the clairvoyant pays, a tenth to either side
+            assert strategy.seconds >= best - 0.5 * own.switch_seconds * strategy.switches
+        losses.append(course.seconds / best - 1)
         assert course.unforced_backs <= 1
     assert np.mean(losses) < 0.015 and np.quantile(losses, 0.9) < 0.03

@@ -313,6 +313,7 @@ def test_a_disk_that_is_full_before_the_run(earl, tiny: Path, small_disk: Path, 
     assert everything(small_disk) == ["filler"]
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_the_run(earl, tiny: Path, small_disk: Path, everything) -> None:
     sizes = ["--set", "run.steps=200", "--set", "evaluate.every=1", "--set", "run.keep_trajectories_every=1"]
     said = earl("train", "tictactoe", "--config", tiny, "--runs", small_disk, *sizes)

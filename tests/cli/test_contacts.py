@@ -82,26 +82,26 @@ def test_a_dry_run_contacts_nobody(watched, tiny: Path, tmp_path: Path) -> None:
     assert "model 'nobody/unknown' is not on this machine, and is not fetched by a dry run" in text
 
 
-def test_contacts_are_seen_where_there_are_some(watched) -> None:
-    [(code, contacts)], _ = watched(["--address", ELSEWHERE])
-    assert code == 2
-    assert contacts == [["socket.getaddrinfo", "'nobody.invalid'"]]
+def test_a_recipe_alone_has_no_other_host_contacted(watched, tiny: Path, tmp_path: Path) -> None:
+    addresses = [ELSEWHERE, "198.51.100.7:6379", "[2001:db8::1]:6379", "ray://nobody.invalid:10001"]
+    lines = []
+    for number, address in enumerate(addresses):
+        recipe = names(tiny, address).rename(tmp_path / f"{number}.toml")
+        begin = ["train", "tictactoe", "--config", recipe, "--runs", tmp_path / "runs"]
+        lines += [begin, [*begin, "--dry-run"], [*begin, "--steps", "3"]]
+    said, text = watched(*lines)
+    assert said == [[2, []]] * len(lines)
+    for address in addresses:
+        told = f"placement.address = {address!r} is in the recipe alone: earl would contact that host; permit that"
+        assert text.count(told) == 3
 
 
-@pytest.mark.parametrize(
-    "address", [ELSEWHERE, "198.51.100.7:6379", "[2001:db8::1]:6379", "ray://nobody.invalid:10001"]
-)
-def test_a_recipe_alone_has_no_other_host_contacted(watched, tiny: Path, address: str) -> None:
-    said, text = watched([], ["--dry-run"], ["--steps", "3"], config=names(tiny, address))
-    assert said == [[2, []]] * 3
-    assert f"placement.address = {address!r} is in the recipe alone: earl would contact that host; permit that" in text
-
-
-def test_an_address_on_the_command_line_permits_it(watched, tiny: Path) -> None:
+def test_an_address_on_the_command_line_permits_it(watched, tiny: Path, tmp_path: Path) -> None:
     given = [["--address", ELSEWHERE], ["--set", f"placement.address={ELSEWHERE}"]]
-    said, text = watched(*given, config=names(tiny, ELSEWHERE))
-    assert said == [[2, [["socket.getaddrinfo", "'nobody.invalid'"]]]] * 2
-    assert "no Ray cluster answers there" in text
+    bare = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path / "runs", *given[0]]
+    said, text = watched(*given, bare, config=names(tiny, ELSEWHERE))
+    assert said == [[2, [["socket.getaddrinfo", "'nobody.invalid'"]]]] * 3
+    assert text.count("no Ray cluster answers there") == 3
 
 
 def test_a_run_of_somebody_else_has_no_other_host_contacted_when_it_is_resumed(

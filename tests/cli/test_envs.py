@@ -86,6 +86,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_new_environment_keeps_the_contract_and_trains(earl, here: Path) -> None:
     said = earl("envs", "new", "lucky_one")
     assert (said.code, sorted(path.name for path in here.iterdir())) == (

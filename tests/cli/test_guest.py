@@ -105,6 +105,7 @@ def test_a_new_model_learns_from_the_format_alone_how_an_action_looks(
     assert "reset(seed=…) changes nothing" in earl("envs", "check", "digits_here:Digit").out
 
 
+@pytest.mark.slow
 def test_the_run_of_somebody_else_imports_nothing(
     earl: Callable, tmp_path: Path, user: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def train(earl: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     return call
 
 
+@pytest.mark.slow
 def test_a_model_is_downloaded_once_and_without_its_pickles(train: Callable, model: Path) -> None:
     with Hub({NAME: model}, cut="model.safetensors") as hub:
         first = train(hub, NAME)

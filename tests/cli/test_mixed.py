@@ -98,6 +98,7 @@ def test_a_mixed_run_is_evaluated_audited_replayed_and_reported(earl, run: Path)
     assert earl("replay", run, 1).code == 0
 
 
+@pytest.mark.slow
 def test_the_dry_run_tells_the_shares(earl, mixed: Path, tmp_path: Path) -> None:
     line = ("train", "tictactoe", "--config", mixed, "--runs", tmp_path, "--dry-run")
     assert "tictactoe 50%, arithmetic 25%, connect4 25%" in earl(*line).out
@@ -140,6 +141,7 @@ def shown(tiny: Path, data: Path, *more: str) -> tuple[object, ...]:
     return (*line, "--set", "warm_start.steps=30", "--set", "run.steps=1", *more)
 
 
+@pytest.mark.slow
 def test_chats_are_imitated(earl, tiny: Path, tmp_path: Path) -> None:
     more = [{"role": "user", "content": "again"}, {"role": "assistant", "content": "7"}]
     data = chats(tmp_path / "chats.jsonl", {"messages": CHAT}, {"messages": [*CHAT, *more]})

@@ -28,6 +28,7 @@ def rollout(plan: dict) -> dict:
     return {(c["tp"], c["responses"], c["context"]): c for c in plan["cells"] if c["stage"] == "rollout"}
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_loaded(planned: dict) -> None:
     assert not planned["modules"] & {"torch", "ray", "vllm", "transformers", "plotly"}
 

@@ -50,6 +50,7 @@ def test_a_pretrained_model_has_settings_of_its_own_and_each_says_where_it_comes
     assert "warning" not in told
 
 
+@pytest.mark.slow
 def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_path: Path, tiny: Path) -> None:
     said = earl("train", "tictactoe", "--dry-run", "--json").json["settings"]
     assert said["learner.learning_rate"] == {"value": 5e-4, "from": "recipe tictactoe.toml"}
@@ -70,6 +71,7 @@ def test_what_is_hardly_meant_for_a_pretrained_model_is_warned_about(earl: Calla
     assert "warning: agent.instructions = false: the model is not told the rules" in told
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable, model: Path, tmp_path: Path) -> None:
     kept = ["--set", "run.keep_trajectories_every=1"]
     said = earl("train", "tictactoe", "--model", model, "--runs", tmp_path, "--name", "a", *SMALL, *kept)

@@ -23,6 +23,7 @@ def test_the_whole_recipe_is_shown_and_reads_back(earl: Callable, tmp_path: Path
     assert "--verbose is read with --dry-run alone" in earl("train", "connect4", "--verbose").err
 
 
+@pytest.mark.slow
 def test_keys_are_found_by_a_word_of_their_name_or_meaning(earl: Callable) -> None:
     said = earl("recipe", "keys", "entropy").out
     assert said.startswith("algorithm.entropy = 0.0\n    Weight of the entropy over action tokens.")

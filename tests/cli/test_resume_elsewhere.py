@@ -70,6 +70,7 @@ def test_a_dry_run_says_where_and_writes_nothing(earl, trained: Path, tmp_path: 
     assert everything(run) == before
 
 
+@pytest.mark.slow
 def test_what_changed_is_in_the_recipe_and_among_the_events(earl, trained: Path, tmp_path: Path) -> None:
     run = stopped(trained, tmp_path)
     said = earl("train", "--resume", "again", "--runs", tmp_path, "--set", "sampler.engine=auto")

@@ -5,6 +5,7 @@ import pytest
 from earl.cli.main import run as command_line
 
 
+@pytest.mark.slow
 def test_each_move_has_its_value_and_distance(capsys: pytest.CaptureFixture[str]) -> None:
     # X has three in column 1: it wins there at once; any other move lets O block, and none loses at once.
     assert command_line(["solve", "connect4", "121212", "--json"]) == 0

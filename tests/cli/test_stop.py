@@ -63,8 +63,8 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
 def test_the_second_signal_ends_at_once(
     start: Callable, tiny: Path, tmp_path: Path, number: int, send: Callable, options: dict
 ) -> None:
-    # A step of 20,000 episodes takes long enough for two signals.
-    sizes = ["--set", "rollout.episodes=20000", "--set", "evaluate.every=1000"]
+    # A step of 6,000 episodes takes long enough for two signals.
+    sizes = ["--set", "rollout.episodes=6000", "--set", "evaluate.every=1000"]
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", *sizes, "--steps", 400]
     with start(*line, "--set", "run.processes=2", **options) as process:
         until(process, "step 1/401")
@@ -101,7 +101,7 @@ def test_a_run_has_one_writer_and_a_lost_process_is_named(earl, start: Callable,
 
 
 # The evaluation of step 0, before the first checkpoint, takes long enough for two signals.
-BEFORE_THE_FIRST = ["--set", "evaluate.episodes=20000"]
+BEFORE_THE_FIRST = ["--set", "evaluate.episodes=6000"]
 
 
 def stop_twice(process: subprocess.Popen[str]) -> str:

@@ -67,6 +67,7 @@ def test_resuming_a_finished_run_writes_the_report_and_nothing_else(earl, traine
     assert (weights.stat().st_mtime_ns, (trained / "log.txt").read_text()) == before
 
 
+@pytest.mark.slow
 def test_names_count_up(earl, tiny: Path, tmp_path: Path) -> None:
     for number in (1, 2):
         said = earl(
@@ -133,6 +134,7 @@ def test_every_packaged_recipe_passes_the_preflight(earl, packaged: list[str], t
         assert said.json["recipe"]["env"]["name"] == env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", sampled([4, 1], every=2))
 def test_an_environment_without_a_recipe_has_one_to_begin_with(
     earl, packaged: list[str], tmp_path: Path, every: int
@@ -160,6 +162,7 @@ def test_runs_with_two_processes(earl, tiny: Path, tmp_path: Path) -> None:
     assert summarize(RunFolder(tmp_path / "tictactoe-1")).state == "finished"
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_given_more_steps(earl, tiny: Path, tmp_path: Path) -> None:
     assert earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a").code == 0
     said = earl("train", "--resume", "a", "--runs", tmp_path, "--steps", "5")

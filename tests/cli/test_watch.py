@@ -163,6 +163,7 @@ def test_keys_pages_and_resizing(terminal: Callable[..., Terminal], trained: Pat
     assert view.process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_gives_the_terminal_back(terminal: Callable[..., Terminal], trained: Path, number: int) -> None:
     view = terminal("watch", "done", "--runs", trained.parent)

@@ -315,6 +315,7 @@ def state_of(learner, folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*NAMES, "imitation"])
 def test_an_update_that_is_not_finite_leaves_the_learner_to_the_bit_as_it_was(small, batch, tmp_path, name):
     learns = Imitation() if name == "imitation" else algorithm(name)

@@ -158,6 +158,7 @@ def test_a_file_that_is_missing_is_named(small, tmp_path):
         learner.restore(tmp_path)
 
 
+@pytest.mark.slow
 def test_values_begin_at_zero_and_learn_the_returns(small, rows):
     learner = ppo_learner(small())
     turns = int(rows.turns.max()) + 1

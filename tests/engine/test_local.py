@@ -46,6 +46,7 @@ def test_logprobs_are_of_the_tempered_distribution(small, plain, episodes):
     assert_logprobs(played, policy.model, plain, temperature=1.7)
 
 
+@pytest.mark.slow
 def test_the_cache_follows_the_number_of_episodes(small, plain, episodes):
     policy = small()
     sampler = LocalSampler(policy)
@@ -64,6 +65,7 @@ def test_an_interrupted_rollout_leaves_nothing_that_shows(small, plain, episodes
     assert_logprobs(play(episodes(policy, 8), sampler), policy.model, plain)
 
 
+@pytest.mark.slow
 def test_an_episode_is_the_same_alone_and_among_others(policy, episodes):
     together = play(episodes(policy, 20), LocalSampler(policy))
     for number in (0, 7, 19):
@@ -172,6 +174,7 @@ def test_contexts_that_are_alike_are_computed_once(small, plain, monkeypatch):
     assert len({tuple(tokens) for tokens in contexts.values()}) > 20
 
 
+@pytest.mark.slow
 def test_whatever_sessions_come_in_whatever_order(small, plain):
     # Contexts go on, fall back, restart and meet; sessions stay away for a while, end, and begin anew.
     policy, rng = small(), Random(5)

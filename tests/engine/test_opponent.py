@@ -14,6 +14,7 @@ from earl.errors import EarlError
 from earl.runs.folder import RunFolder
 from earl.runs.store import Store
 from earl.trajectory import Completion
+from tests.sampling import sampled
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,7 @@ def test_in_the_game_of_another_library_it_chooses_among_its_own_actions(opponen
     assert second.reset(seed=1)[0].startswith("...\n.x.\n...")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tictactoe", "openspiel:kuhn_poker", "textarena:TicTacToe-v0"])
 def test_the_same_seeds_give_the_same_game_with_a_model(folder, name):
     if name != "tictactoe":
@@ -109,7 +111,7 @@ def test_a_model_that_is_not_here_is_named_and_nobody_is_asked(path, said):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["tictactoe", "openspiel:kuhn_poker"])
+@pytest.mark.parametrize("env", sampled(["tictactoe", "openspiel:kuhn_poker"], every=2))
 def test_a_run_against_a_model(folder, tmp_path, env):
     pytest.importorskip("pyspiel")
     name = f"model:{folder}"

@@ -42,6 +42,7 @@ def seats(name: str) -> list[dict[str, Any]]:
     return [{"seat": 0}, {"seat": 1}] if registry.seats(name) == 2 else [{}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_random_episodes_end_and_the_same_seeds_give_them_again(name: str) -> None:
     for options in seats(name):
@@ -53,6 +54,7 @@ def test_random_episodes_end_and_the_same_seeds_give_them_again(name: str) -> No
             assert seed % 10 or steps == list(play(another, seed, opponent_seed=seed + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["openspiel:kuhn_poker", "pettingzoo:connect_four_v3", "gymnasium:Blackjack-v1", "textarena:TicTacToe-v0"]
 )

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def test_the_number_of_positions_by_ply_is_the_known_one():
     assert sizes == [1, 7, 49, 238, 1120, 4263, 16422]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 10**6), min_size=42, max_size=42))
 def test_agrees_with_a_naive_board(choices):

@@ -174,6 +174,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_an_invariant_that_breaks_is_found(plant, faults, monkeypatch):
     if PLANTED[plant] == "hang":

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from earl.placement.ray.inventory import installed
+from tests.sampling import sampled
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,7 +46,7 @@ def ended(process: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGKILL, signal.SIGINT], every=2))
 def test_nothing_of_a_local_ray_outlives_its_driver(number: signal.Signals, processes_of) -> None:
     subprocess.run([sys.executable, "-c", ""], check=True)  # the server of forks is no process of the driver's
     before = {*Path("/dev/shm").iterdir()}

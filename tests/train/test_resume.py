@@ -34,8 +34,8 @@ KINDS = {
 }
 
 
-ALIKE = ("rloo", "last turns", "board only")
-"""They keep nothing between steps that grpo does not."""
+ALIKE = ("rloo", "reinforce++", "last turns", "board only", "ppo")
+"""They keep nothing between steps that grpo does not, or the run that breaks off after every step."""
 
 
 def marks_of(kind):
@@ -119,6 +119,7 @@ def test_a_model_of_somebody_elses_trains_and_resumes(tiny, new_run, whole, rema
     assert remains(folder) == whole(config)
 
 
+@pytest.mark.slow
 def test_checkpoints_do_not_change_behind_a_runs_back(tiny, new_run, carry_on):
     config = tiny()
     folder = new_run(config)

@@ -122,6 +122,7 @@ def alarms(folder):
         return [event.step for event in store.events() if event.kind == "collapse"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_collapse_raises_an_alarm_and_leads_back_to_the_best(returns, tiny, new_run, carry_on, lost, weights):
     # Steps 0 … 6: the best is that of step 4 with 0.2; 0.45 at step 5 is no more than 0.3 above it, 0.6 at step 6 is.

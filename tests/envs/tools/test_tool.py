@@ -108,6 +108,7 @@ def test_every_well_formed_call_of_each_family_is_read():
             assert [(one.tool.name, own) for one, own in zip(found, given, strict=True)] == calls
 
 
+@pytest.mark.slow
 def test_no_text_is_an_exception():
     rng, outcomes = Random(1), {"call": 0, "answer": 0, "refused": 0}
     marks = [
