@@ -48,7 +48,7 @@ def with_numbers(config, own: Config, job: TraceJob):
 @pytest.mark.parametrize(
     ("layout", "changes", "own"),
     [
-        pytest.param(Layout(4), {}, recipe(), marks=pytest.mark.exhaustive),
+        (Layout(4), {}, recipe()),
         (Layout(4, replicas=2), {}, recipe()),
         (Layout(2, 2, 2), {}, recipe(name="ppo", kl=0.1)),
         (Layout(2, 2), {"kind": "qwen3", "tie_word_embeddings": True}, recipe(dtype="bfloat16", recompute=True)),
@@ -187,7 +187,7 @@ def against_plan(name: str, layers: int | None, layout: Layout, tokens: int, row
             ("Qwen2.5-7B", Layout(8)),
             ("Qwen3-8B", Layout(1, 8)),  # the norms' copies in 32 bits are its peak
         ],
-        every=3,
+        every=2,
     ),
     ids=str,
 )
