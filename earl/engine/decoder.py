@@ -119,7 +119,7 @@ def suits(model: Any) -> bool:
 def _joined(*modules: Any) -> Tensor:
     """The weights of modules end to end as one tensor, of which theirs become parts."""
     whole = torch.cat([module.weight.detach() for module in modules])
-    for module, part in zip(modules, whole.split([len(module.weight) for module in modules]), strict=True):
+    for module, part in zip(modules, torch.split(whole, [len(module.weight) for module in modules]), strict=True):
         module.weight.data = part
     return whole
 
@@ -169,11 +169,11 @@ class Decoder:
         size, half = cos.shape[-1], turns.shape[-1]
         states = self._embedding.index_select(0, tokens)
         for number, own in enumerate(self._layers):
-            heads = linear(self._normed(own.before, states), own.projections).unflatten(-1, (-1, size))
-            turned, value = heads.split((self._heads + self.kv_heads, self.kv_heads), dim=1)
+            heads = linear(self._normed(own.before, states), own.projections).view(len(tokens), -1, size)
+            turned, value = torch.split(heads, [self._heads + self.kv_heads, self.kv_heads], dim=1)
             turned = self._normed(own.head_norms.index_select(0, self._kinds), turned)
             turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-            query, key = turned.split((self._heads, self.kv_heads), dim=1)
+            query, key = torch.split(turned, [self._heads, self.kv_heads], dim=1)
             attended = attend(number, query, key, value).flatten(-2)
             if number == len(self._layers) - 1:  # behind the last attention tokens are alone
                 attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)

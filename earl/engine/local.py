@@ -291,7 +291,7 @@ class Contexts:
             keys, values = self._cache.layers[number].written(*states)
             if width == 1:
                 return of_one(query, keys, values, masks)
-            query = query.unflatten(0, (rows, width)).transpose(1, 2)
+            query = query.view(rows, width, *query.shape[1:]).transpose(1, 2)
             return batched(query, keys, values, mask, False, None).flatten(0, 1)
 
         return self._decoder.states(tokens.flatten(), positions.flatten(), attend, wanted)
