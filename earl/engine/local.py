@@ -175,10 +175,6 @@ class Contexts:
     def __init__(self, model: Any, decoder: Decoder | None, room: int) -> None:
         self._model, self._decoder = model, decoder
         self._cache = SlotCache(model.config.num_hidden_layers, room)
-        self.forget()
-
-    def forget(self) -> None:
-        """Hold no context any more; the memory is kept."""
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
 
@@ -335,7 +331,7 @@ class LocalSampler(Sampler):
         StaleWeights when these weights give others."""
         self._fill(weights)
         self.version, self._filled = version, True
-        self._contexts.forget()
+        self._contexts = self._empty()
         if probe:
             self._check(probe)
 
