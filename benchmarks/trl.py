@@ -101,7 +101,8 @@ def installed() -> Path:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, stdout=sys.stderr)
             version = f"python{sys.version_info.major}.{sys.version_info.minor}"
             own = folder / "lib" / version / "site-packages" / "earl.pth"
-            own.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+            shared = sysconfig.get_path("purelib")  # with what its own .pth files name
+            own.write_text(f"import site; site.addsitedir({shared!r})\n", encoding="utf-8")
             command: list[str | Path] = [python, "-m", "pip", "install", "--quiet", f"trl=={VERSION}"]
             subprocess.run(command, check=True, stdout=sys.stderr)
         except (OSError, subprocess.CalledProcessError) as error:

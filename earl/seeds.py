@@ -13,11 +13,11 @@ def derive(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def uniforms(seeds: NDArray[np.uint64], counter: int) -> NDArray[np.float64]:
-    """One uniform number in [0, 1) per seed, [B]: the SplitMix64 generator of each seed at position `counter`.
+def uniforms(seeds: NDArray[np.uint64], counter: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    """One uniform number in [0, 1) per seed and counter: the SplitMix64 generator of the seed at that position.
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
     with np.errstate(over="ignore"):
-        z = seeds + np.uint64(0x9E3779B97F4A7C15) * np.uint64(counter + 1)
+        z: NDArray[np.uint64] = seeds + np.uint64(0x9E3779B97F4A7C15) * np.asarray(counter + 1, np.uint64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)

@@ -3,19 +3,21 @@
 At small widths a pass costs what its operations cost to call, and their gradients more than the products. It reads the
 weights of the model's own modules; `suits` says of which models. All others take the way of `transformers`.
 
-Rows that begin alike are computed once up to where they part: the episodes of a group share their prompt, and games
-their openings.
+packed_states: of rows to learn from. Rows that begin alike are computed once up to where they part: the episodes of a
+group share their prompt, and games their openings.
+Decoder: of tokens to sample after, without gradients.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 from transformers import Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
@@ -114,6 +116,80 @@ def suits(model: Any) -> bool:
     )
 
 
+def _joined(*modules: Any) -> Tensor:
+    """The weights of modules end to end as one tensor, of which theirs become parts."""
+    whole = torch.cat([module.weight.detach() for module in modules])
+    for module, part in zip(modules, torch.split(whole, [len(module.weight) for module in modules]), strict=True):
+        module.weight.data = part
+    return whole
+
+
+class _Weights(NamedTuple):
+    """Of a layer, in the order of their use; they share the memory of the model's."""
+
+    before: Tensor  # [H], of the norm
+    projections: Tensor  # [(heads + 2 KV heads) D, H]
+    head_norms: Tensor  # [2, D], of queries and of keys
+    out: Tensor  # [heads D, H]
+    between: Tensor  # [H]
+    gates: Tensor  # [2 x inner width, H]
+    down: Tensor  # [inner width, H]
+
+    @classmethod
+    def of(cls, layer: Any) -> Self:
+        own, mlp = layer.self_attn, layer.mlp
+        return cls(
+            layer.input_layernorm.weight.detach(),
+            _joined(own.q_proj, own.k_proj, own.v_proj),
+            _joined(own.q_norm, own.k_norm).view(2, -1),
+            own.o_proj.weight.detach().t(),
+            layer.post_attention_layernorm.weight.detach(),
+            _joined(mlp.gate_proj, mlp.up_proj),
+            mlp.down_proj.weight.detach().t(),
+        )
+
+
+class Decoder:
+    """A model that `suits`, without gradients: what has the same input is computed by one operation. `attend` is called
+    as in `states_of`. New weights are copied into the model's own tensors, and are those of the decoder then."""
+
+    def __init__(self, model: Any) -> None:
+        decoder, config = model.model, model.config
+        self.kv_heads: int = config.num_key_value_heads
+        self._heads, self._epsilon, self._zero = config.num_attention_heads, config.rms_norm_eps, torch.zeros(())
+        self._kinds = torch.tensor([0] * self._heads + [1] * self.kv_heads)
+        self._embedding, self._norm = decoder.embed_tokens.weight.detach(), decoder.norm.weight.detach()
+        self._frequencies = decoder.rotary_emb.inv_freq
+        self._layers = [_Weights.of(layer) for layer in decoder.layers]
+
+    def states(self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor) -> Tensor:
+        """The last hidden states [M, H] of the `wanted` [M] of tokens [T] at their positions [T]."""
+        turns = positions[:, None, None] * self._frequencies
+        cos, sin = torch.cat((turns, turns), -1).cos_(), torch.cat((-turns, turns), -1).sin_()  # [T, 1, D]
+        size, half = cos.shape[-1], turns.shape[-1]
+        states = self._embedding.index_select(0, tokens)
+        for number, own in enumerate(self._layers):
+            heads = linear(self._normed(own.before, states), own.projections).view(len(tokens), -1, size)
+            turned, value = torch.split(heads, [self._heads + self.kv_heads, self.kv_heads], dim=1)
+            turned = self._normed(own.head_norms.index_select(0, self._kinds), turned)
+            turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
+            query, key = torch.split(turned, [self._heads, self.kv_heads], dim=1)
+            attended = attend(number, query, key, value).flatten(-2)
+            if number == len(self._layers) - 1:  # behind the last attention tokens are alone
+                attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
+            states = torch.addmm(states, attended, own.out)
+            gate, up = linear(self._normed(own.between, states), own.gates).chunk(2, dim=-1)
+            states = torch.addmm(states, silu(gate).mul_(up), own.down)
+        return self._normed(self._norm, states)
+
+    def _normed(self, weight: Tensor, states: Tensor) -> Tensor:
+        """RMSNorm: with the width n, w x / sqrt(sum(x x) / n + epsilon) = sqrt(n) w x / sqrt(sum(x x) + n epsilon)."""
+        width = states.shape[-1]
+        lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        lengths.hypot_(torch.full((), math.sqrt(width * self._epsilon)))
+        return torch.addcmul(self._zero, states / lengths, weight, value=math.sqrt(width))
+
+
 def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
     """The last hidden states [T, H] of tokens [T] at their positions [T], or of the `wanted` of them."""
     decoder = model.model
@@ -136,15 +212,11 @@ def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wan
 
 
 def _normed(module: Any, states: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():  # the call of a Function takes longer than its operations
-        return _scaled(states, module.weight, module.variance_epsilon)[0]
     normed: Tensor = _Norm.apply(states, module.weight, module.variance_epsilon)  # type: ignore[no-untyped-call]
     return normed
 
 
 def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():
-        return _turned(states, cos, sin)
     rotated: Tensor = _Rotation.apply(states, cos, sin)  # type: ignore[no-untyped-call]
     return rotated
 

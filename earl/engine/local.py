@@ -21,8 +21,8 @@ from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
-from earl.engine.attention import batched
-from earl.engine.decoder import states_of, suits
+from earl.engine.attention import batched, of_one
+from earl.engine.decoder import Decoder, suits
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
 from earl.engine.sharding.expert_parallel import expert_layers, spread
@@ -36,70 +36,89 @@ from earl.trajectory import Completion, Prompt
 
 
 class Window:
-    """Which part of the slots the next forward pass reads and writes. room: the most positions of all slots."""
+    """Which part of the slots the next forward pass reads and writes."""
 
     slots: Tensor  # [B], the slot of each row, ascending
     positions: Tensor  # [B, Q]
     length: int  # positions to attend to
     span: slice  # from the first slot to the last
     unbroken: bool  # whether the rows are all slots of the span
-    end: int  # behind the last position that is written
-
-    def __init__(self, room: int) -> None:
-        self.room = room
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, [slots, positions, heads, head size] each, grown by doubling."""
+    """One layer's keys and values, [slots, heads, positions, head size] each."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, cache: "SlotCache") -> None:
         super().__init__()
-        self.window = window
+        self.cache = cache
         self.store: Tensor | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write the new states [B, heads, Q, head size] to their slots; return all that the rows attend to."""
-        window = self.window
-        if self.store is None:
-            self.store = key_states.new_zeros(2, 0, 0, key_states.shape[1], key_states.shape[3])
-        store = self.grown(window.span.stop, window.end)
-        for part, states in zip(store, (key_states, value_states), strict=True):
-            part[window.slots[:, None], window.positions] = states.transpose(1, 2)
-        known = store[:, window.span, : window.length]
+        return self.written(key_states.transpose(1, 2), value_states.transpose(1, 2))
+
+    def written(self, *states: Tensor) -> tuple[Tensor, Tensor]:
+        """As `update`, of states [..., heads, head size] of B x Q tokens."""
+        window, (*_, heads, size) = self.cache.window, states[0].shape
+        store = self.store
+        if store is None:
+            # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
+            store = self.store = states[0].new_zeros(2, self.cache.slots, heads, self.cache.positions, size)
+            self.keys, self.values = store
+        places = self.cache.places(heads)
+        for part, own in zip(store.view(2, -1, size), states, strict=True):
+            part.index_copy_(0, places, own.reshape(-1, size))
+        known = store[:, window.span, :, : window.length]
         if not window.unbroken:
             known = known[:, window.slots - window.span.start]
-        keys, values = known.transpose(2, 3)
+        keys, values = known
         return keys, values
 
-    def grown(self, num_slots: int, num_positions: int) -> Tensor:
-        assert self.store is not None
-        _, slots, positions, heads, size = self.store.shape
-        needed = (max(slots, room_for(num_slots)), max(positions, room_for(num_positions)))
-        if needed[0] * needed[1] > self.window.room:
-            needed = (max(slots, num_slots), max(positions, num_positions))
-        if needed != (slots, positions):
-            # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
-            larger = self.store.new_zeros(2, *needed, heads, size)
-            larger[:, :slots, :positions] = self.store
+    def grow(self, slots: int, positions: int) -> None:
+        if self.store is not None:
+            _, old, heads, longest, size = self.store.shape
+            larger = self.store.new_zeros(2, slots, heads, positions, size)
+            larger[:, :old, :, :longest] = self.store
             self.store = larger
             self.keys, self.values = larger
-        return self.store
 
 
 class SlotCache(Cache):  # type: ignore[misc]
+    """room: the most positions of all slots."""
+
     def __init__(self, num_layers: int, room: int) -> None:
-        self.window = Window(room)
-        super().__init__(layers=[SlotLayer(self.window) for _ in range(num_layers)])
+        self.window, self.room = Window(), room
+        self.slots = self.positions = 0
+        self._places: Tensor | None = None
+        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+
+    def places(self, heads: int) -> Tensor:
+        """Where the window's tokens are among the slots' [slots x heads x positions], [B x Q x heads]."""
+        if self._places is None:
+            rows = self.window.slots[:, None, None] * heads + torch.arange(heads)  # [B, 1, heads]
+            self._places = (rows * self.positions + self.window.positions[:, :, None]).flatten()
+        return self._places
+
+    def reach(self, num_slots: int, num_positions: int) -> None:
+        """Before a pass: have so many slots of so many positions at least; they grow by doubling."""
+        self._places = None
+        if num_slots <= self.slots and num_positions <= self.positions:
+            return
+        wanted = (max(self.slots, room_for(num_slots)), max(self.positions, room_for(num_positions)))
+        if wanted[0] * wanted[1] > self.room:
+            wanted = (max(self.slots, num_slots), max(self.positions, num_positions))
+        self.slots, self.positions = wanted
+        for layer in self.layers:
+            layer.grow(*wanted)
 
     def fits(self, num_slots: int, num_positions: int) -> bool:
-        first = self.layers[0].keys
-        slots, positions = first.shape[:2] if first is not None else (0, 0)
-        return max(slots, num_slots) * max(positions, num_positions) <= self.window.room
+        return max(self.slots, num_slots) * max(self.positions, num_positions) <= self.room
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first `length` positions of the slots `sources` to the slots `targets`, one to one."""
+        self.reach(max(targets) + 1, length)
         for layer in self.layers:
-            part = layer.grown(max(targets) + 1, length)[:, :, :length]
+            part = layer.store[:, :, :, :length]
             part[:, targets] = part[:, sources]  # `index_select` would copy the whole part first
 
 
@@ -153,8 +172,8 @@ def _passes(wanted: Mapping[Name, Wanted]) -> Iterator[list[Name]]:
 class Contexts:
     """Cached contexts of a model's sessions, valid for its current weights. room: the most positions of all slots."""
 
-    def __init__(self, model: Any, room: int) -> None:
-        self._model, self._lean = model, suits(model)
+    def __init__(self, model: Any, decoder: Decoder | None, room: int) -> None:
+        self._model, self._decoder = model, decoder
         self._cache = SlotCache(model.config.num_hidden_layers, room)
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
@@ -180,7 +199,7 @@ class Contexts:
     def decode(self, replies: Mapping[int, int]) -> Tensor:
         """Feed one token to each continuing session; logits [B, V] after it."""
         children = {session: (self._slots[session], token) for session, token in replies.items()}
-        wanted = {(slot, token): Wanted(len(self._tokens[slot]), slot, (token,)) for slot, token in children.values()}
+        wanted = {own: Wanted(len(self._tokens[own[0]]), own[0], own[1:]) for own in dict.fromkeys(children.values())}
         return self._feed(children, wanted)
 
     def _kept(self, sessions: Set[int]) -> set[int]:
@@ -237,13 +256,14 @@ class Contexts:
         contexts = [known[slot] for slot in rows]
         window.span = slice(min(rows), max(rows) + 1)
         window.unbroken = window.span.stop - window.span.start == len(rows)
-        window.slots = torch.tensor([*rows])
-        starts = torch.tensor([context.held for context in contexts])
-        window.positions = (starts[:, None] + torch.arange(width)).clamp(max=window.length)  # [B, Q]
-        window.end = int(window.positions.max()) + 1
+        starts = np.array([context.held for context in contexts])
+        positions = np.minimum(starts[:, None] + np.arange(width), window.length)  # [B, Q]
+        window.slots, window.positions = torch.tensor([*rows]), torch.from_numpy(positions)
+        self._cache.reach(window.span.stop, int(positions.max()) + 1)
+        mask = np.where(np.arange(window.length) > positions[:, None, :, None], -np.inf, 0).astype(np.float32)
         tokens = torch.tensor([[*context.new, *[0] * (width - len(context.new))] for context in contexts])
         last = torch.tensor([rows[slot] * width + len(known[slot].new) - 1 for slot in slots])
-        return self._states(tokens, last)
+        return self._states(tokens, torch.from_numpy(mask), last)
 
     def _idle(self, slots: Mapping[int, Wanted], width: int) -> list[int]:
         """The slots between these, where to compute rows for nothing takes less than to copy the others' contexts: few,
@@ -253,26 +273,30 @@ class Contexts:
         fit = all(len(self._tokens[slot]) <= self._cache.window.length for slot in held)
         return idle if fit and len(idle) * max(width, 4) <= 4 * len(slots) else []
 
-    def _states(self, tokens: Tensor, wanted: Tensor) -> Tensor:
-        """The last hidden states [M, H] of rows of tokens [B, Q] in the window, at the places `wanted` [M] of B x Q."""
-        window = self._cache.window
+    def _states(self, tokens: Tensor, mask: Tensor, wanted: Tensor) -> Tensor:
+        """The last hidden states [M, H] of rows of tokens [B, Q] in the window, at the places `wanted` [M] of B x Q.
+        mask: [B, 1, Q, positions to attend to]."""
+        window, (rows, width) = self._cache.window, tokens.shape
         positions = window.positions.clamp(max=window.length - 1)  # padding may lie behind the last position
-        mask = torch.zeros(len(tokens), 1, tokens.shape[1], window.length)
-        mask.masked_fill_(torch.arange(window.length) > window.positions[:, None, :, None], -torch.inf)
-        if not self._lean:
+        if self._decoder is None:
             how = {"attention_mask": mask, "position_ids": positions, "past_key_values": self._cache, "use_cache": True}
             return hidden_states(self._model, tokens, **how).flatten(0, 1)[wanted]
+        masks = mask.expand(-1, self._decoder.kv_heads, -1, -1).flatten(0, 1) if width == 1 else mask
 
-        def attend(number: int, *packed: Tensor) -> Tensor:
-            query, key, value = (states.view(*tokens.shape, *states.shape[1:]).transpose(1, 2) for states in packed)
-            keys, values = self._cache.layers[number].update(key, value)
+        def attend(number: int, query: Tensor, *states: Tensor) -> Tensor:
+            keys, values = self._cache.layers[number].written(*states)
+            if width == 1:
+                return of_one(query, keys, values, masks)
+            query = query.view(rows, width, *query.shape[1:]).transpose(1, 2)
             return batched(query, keys, values, mask, False, None).flatten(0, 1)
 
-        return states_of(self._model, tokens.flatten(), positions.flatten(), attend, wanted)
+        return self._decoder.states(tokens.flatten(), positions.flatten(), attend, wanted)
 
 
 TOLERANCE = 1e-3
 """Tolerance of a probe's log-probs: both sides compute in float32, in different order."""
+DRAWN = 32
+"""Places of replies whose random numbers are drawn at once."""
 
 
 class LocalSampler(Sampler):
@@ -297,16 +321,17 @@ class LocalSampler(Sampler):
         self._most_waves = 0
         self._model: Any = allocated(self._described(policy.model.config)).eval().requires_grad_(False)
         self._filled = not any(parameter.is_meta for parameter in policy.model.parameters())
+        self._decoder = Decoder(self._model) if self.tp == 1 and suits(self._model) else None
         if self._filled:
             self._fill(policy.model.state_dict())
-        self._forget()
+        self._contexts = self._empty()
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Take new weights and drop every cached key and value. probe: the learner's log-probs of a prompt; raises
         StaleWeights when these weights give others."""
         self._fill(weights)
         self.version, self._filled = version, True
-        self._forget()
+        self._contexts = self._empty()
         if probe:
             self._check(probe)
 
@@ -338,7 +363,8 @@ class LocalSampler(Sampler):
     def close(self) -> None:
         for tensor in self._model.parameters():
             tensor.data = tensor.data.new_empty(0)  # modules and hooks form reference cycles, which are collected later
-        self._forget()
+        self._decoder = None
+        self._contexts = self._empty()
 
     def release(self, sessions: Sequence[int]) -> None:
         for session in sessions:
@@ -354,7 +380,7 @@ class LocalSampler(Sampler):
         for wave in planned:
             own = [prompts[number] for number in wave]
             if not self._contexts.fits(own):
-                self._forget()  # dropped contexts are recomputed when needed
+                self._contexts = self._empty()  # dropped contexts are recomputed when needed
             completions |= zip(wave, self._complete(own), strict=True)
         return [completions[number] for number in range(len(prompts))]
 
@@ -371,7 +397,9 @@ class LocalSampler(Sampler):
         logits = self._contexts.prefill(prompts)
         live = np.arange(len(prompts))
         for place in range(max(prompt.max_tokens for prompt in prompts)):
-            chosen, scores = self._choose(logits, seeds[live], greedy[live], place)
+            if place % DRAWN == 0:
+                drawn = uniforms(seeds[:, None], place + np.arange(DRAWN))
+            chosen, scores = self._choose(logits, drawn[live, place % DRAWN], greedy[live])
             going = []
             for number, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
                 replies[number].append(token)
@@ -387,24 +415,25 @@ class LocalSampler(Sampler):
             for reply, scores in zip(replies, logprobs, strict=True)
         ]
 
-    def _forget(self) -> None:
-        self._contexts = Contexts(self._model, self._room)
+    def _empty(self) -> Contexts:
+        return Contexts(self._model, self._decoder, self._room)
 
-    def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
-        """Tokens [B] and their log-probs [B]."""
-        logits = logits / self._temperature
+    def _choose(self, logits: Tensor, drawn: Any, greedy: Any) -> tuple[Tensor, Tensor]:
+        """Tokens [B] and their log-probs [B]. drawn: one uniform number per row, so that a row's tokens do not depend
+        on the rest of the batch."""
+        logits = logits if self._temperature == 1.0 else logits / self._temperature
         if self._truncation:
             logits = logits.masked_fill(logits < self._truncation.lowest(logits), -torch.inf)
         logprobs = torch.log_softmax(logits, dim=-1)
-        chosen = logprobs.argmax(dim=-1)
-        if not greedy.all():
-            # Inverse of the cumulative distribution: one uniform number per row, so that a row's tokens do not depend
-            # on the rest of the batch.
+        if greedy.all():
+            chosen = logprobs.argmax(dim=-1)
+        else:  # inverse of the cumulative distribution
             cumulative = logprobs.double().exp_()
             torch.cumsum(cumulative, dim=-1, out=cumulative)
-            drawn = torch.from_numpy(uniforms(seeds, counter))[:, None] * cumulative[:, -1:]
-            sampled = torch.searchsorted(cumulative, drawn, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
-            chosen = torch.where(torch.from_numpy(greedy), chosen, sampled)
+            reached = torch.from_numpy(drawn)[:, None] * cumulative[:, -1:]
+            chosen = torch.searchsorted(cumulative, reached, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+            if greedy.any():
+                chosen = torch.where(torch.from_numpy(greedy), logprobs.argmax(dim=-1), chosen)
         return chosen, logprobs.gather(1, chosen[:, None])[:, 0]
 
 
@@ -519,9 +548,9 @@ class SplitSampler(LocalSampler):
     def _whole(self, logits: Tensor) -> Tensor:
         return gathered(logits, 1, self._words, self._tp_group.group)
 
-    def _choose(self, logits: Tensor, seeds: Any, greedy: Any, counter: int) -> tuple[Tensor, Tensor]:
+    def _choose(self, logits: Tensor, drawn: Any, greedy: Any) -> tuple[Tensor, Tensor]:
         whole, agreed = self._whole(logits), torch.empty(2, len(logits), dtype=torch.float64)  # exact for both
         if not self._tp_group.rank:
-            agreed[0], agreed[1] = super()._choose(whole, seeds, greedy, counter)
+            agreed[0], agreed[1] = super()._choose(whole, drawn, greedy)
         distributed.broadcast(agreed, 0)
         return agreed[0].long(), agreed[1].float()
