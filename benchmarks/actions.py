@@ -298,7 +298,7 @@ def _bound(case: Scenario, drawn: Trajectories, share: float) -> tuple[float, fl
 def _saved(case: Scenario, enough_with: Callable[[float], bool]) -> float:
     """The share of the baseline's resources that can go; enough_with: whether a share of the workload's is enough."""
     enough, short = 1.0, 0.0
-    for _ in range(6):
+    for _ in range(5):
         share = (enough + short) / 2
         if enough_with(share):
             enough = share

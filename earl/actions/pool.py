@@ -61,9 +61,7 @@ class ActionPool:
         self._waiting: dict[int, threading.Event] = {}
 
     @contextmanager
-    def action(
-        self, tool: str, cores: tuple[int, ...] = (), since: float | None = None
-    ) -> Iterator[Admitted]:
+    def action(self, tool: str, cores: tuple[int, ...] = (), since: float | None = None) -> Iterator[Admitted]:
         """Wait until a call may begin. cores: the widths that it can use, unless the recipe says; none: it takes no
         core. since: when its episode began, by the monotonic clock, for earlier ones go first; None: now."""
         asked, clock = time.monotonic(), time.time()

@@ -1,11 +1,12 @@
 """Which waiting actions begin now, and on how many units: a pure function of what waits, runs and is free.
 
-    waiting, in order ─▶ one after the other: the width of least cost ─▶ it begins, lets others pass, or stops its resources
+    waiting, in order ─▶ each in turn: the width of least cost ─▶ it begins, lets others pass, or keeps its resources
 
-The sum of completion times is least where an action takes the width of least cost: the wait for so many units, its
-seconds on them, and what these cost the others, each of which the action delays by units × seconds / all units. How long
-units are waited for is told by the completion times of what runs. After ARL-Tangram (arXiv 2603.13019), which evicts the
-last candidates while that sum falls; a price says the same of one action at a time, and of those that come later too.
+Where each action takes the width of least cost, the sum of completion times is small: the wait for so many units, its
+seconds on them, and what they cost the others, each of which the action delays by units × seconds / all units: those
+that wait, and those that run where their next call finds no unit free, which is as likely as that units are in use. How
+long units are waited for is told by the completion times of what runs. After ARL-Tangram (arXiv 2603.13019), which
+evicts the last candidates while that sum falls; a price says so of one action at a time, and knows of calls to come.
 
 An action that waits for width lets others pass for as long as it is to run. After that first come first served holds on
 every resource, and where nothing runs the first begins: none starves.
@@ -55,7 +56,7 @@ class Action:
 
     @property
     def order(self) -> tuple[float, int]:
-        """First come, first served, by trajectory: that they end one after the other, not all late, is the least sum."""
+        """First come first served, by trajectory: calls wait least where trajectories end one after the other."""
         return self.since, self.number
 
 
@@ -90,7 +91,7 @@ def schedule(
     `capacity` those that actions take a width of."""
     left, blocked = dict(free), set[str]()
     grants: list[Grant] = []
-    widths = _Widths(running, capacity, len(waiting) + len(running), now)
+    widths = _Widths(running, capacity, len(waiting) - 1, now)
     for action in waiting:
         key, needs, curve = action.elastic, action.needs, action.curve
         width = curve.widths[0]
@@ -121,14 +122,15 @@ class _Widths:
 
     running: Collection[Begun]
     capacity: Mapping[str, float]
-    others: int
-    """Actions that wait or run, and come back or make others wait."""
+    waiting: int
+    """Other actions that wait."""
     now: float
     _ends: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     """Of what runs, by resource: when it ends, and its units; the first first."""
 
     def best(self, key: str, curve: SpeedCurve, free: float) -> int:
-        price = self.others / self.capacity[key]
+        units = self.capacity[key]
+        price = (self.waiting + len(self.running) * (1 - free / units)) / units  # those that run come back
         costs = [seconds * (1 + price * width) for width, seconds in zip(curve.widths, curve.seconds, strict=True)]
         width = curve.widths[costs.index(min(costs))]
         if width <= free:
