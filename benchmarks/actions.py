@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from statistics import fmean, median
 from time import perf_counter, thread_time
@@ -46,6 +47,9 @@ class Scenario:
     """The arm that resources are saved against."""
     held: int
     """Units that this arm has."""
+    widest: int
+    work: Callable[[SimulatedCall], float]
+    """The least seconds of a call in which it alone takes all that there is."""
 
 
 def _lognormal(rng: Random, mean: float, sigma: float) -> float:
@@ -212,6 +216,8 @@ CASES = {
         HOSTS * CORES,
         "per_trajectory",
         HOSTS * CORES,
+        max(WIDTHS),
+        lambda call: call.seconds / (HOSTS * CORES),
     ),
     "search": Scenario(
         (1280, 2048, 3072),
@@ -220,6 +226,8 @@ CASES = {
         SEARCH_SLOTS,
         "per_trajectory",
         SEARCH_SLOTS,
+        1,
+        lambda _: 1 / SEARCH_RATE,
     ),
     "teachers": Scenario(
         (2048, 3072),
@@ -228,6 +236,8 @@ CASES = {
         DEVICES,
         "per_task",
         4 * TEACHERS,
+        8,
+        lambda call: call.seconds / DEVICES,
     ),
 }
 
@@ -247,7 +257,14 @@ def _case(name: str, batch: int, seed: int) -> list[dict[str, Any]]:
     drawn = case.draw(batch, seed)
     played = {arm: simulate(drawn, *make(1.0)) for arm, make in case.arms.items()}
     elastic = played["elastic"]
-    saved = _saved(case, drawn, played[case.baseline].completion)
+    wanted = played[case.baseline].completion
+    saved = _saved(case, lambda share: simulate(drawn, *case.arms["elastic"](share)).completion <= wanted)
+    best, step = _bound(case, drawn, 1.0)
+    bounds = {
+        "completion_seconds": best,
+        "step_seconds": step,
+        "resources_saved": _saved(case, lambda share: _bound(case, drawn, share)[0] <= wanted),
+    }
     return [
         {
             "workload": name,
@@ -260,18 +277,30 @@ def _case(name: str, batch: int, seed: int) -> list[dict[str, Any]]:
             "completion_ratio": one.completion / elastic.completion,
             "step_ratio": one.seconds / elastic.seconds,
             "resources_saved": saved if arm == case.baseline else None,
+            "bounds": bounds if arm == "elastic" else None,
             "overhead": one.decision_seconds / sum(call.ended - call.began for call in one.done),
         }
         for arm, one in played.items()
     ]
 
 
-def _saved(case: Scenario, drawn: Trajectories, completion: float) -> float:
-    """The share of the baseline's resources without which the elastic arm still has that mean completion time."""
+def _bound(case: Scenario, drawn: Trajectories, share: float) -> tuple[float, float]:
+    """Mean completion and step seconds that no order and no widths can beat on a share of the resources, but for what a
+    rate has saved up: a trajectory takes its own time at full width, and those that end first the least work of so
+    many."""
+    paths = sorted(sum(call.after + call.on(case.widest) for call in calls) for calls in drawn)
+    work = sorted(sum(map(case.work, calls)) for calls in drawn)
+    ends = [max(own, others / share) for own, others in zip(paths, accumulate(work), strict=True)]
+    after = sum(call.after for calls in drawn for call in calls)
+    return (sum(ends) - after) / sum(map(len, drawn)), ends[-1]
+
+
+def _saved(case: Scenario, enough_with: Callable[[float], bool]) -> float:
+    """The share of the baseline's resources that can go; enough_with: whether a share of the workload's is enough."""
     enough, short = 1.0, 0.0
     for _ in range(5):
         share = (enough + short) / 2
-        if simulate(drawn, *case.arms["elastic"](share)).completion <= completion:
+        if enough_with(share):
             enough = share
         else:
             short = share
@@ -287,11 +316,11 @@ def _decisions(waiting: int = 3072, repeats: int = 9) -> list[dict[str, float]]:
     queue = [Action(number, "call", {"memory": 1.0}, "cores", rng.choice(kinds)) for number in range(waiting)]
     told = []
     for free in (1, 16, CORES, HOSTS * CORES):
-        running = [Begun("cores", 4, rng.uniform(0, 10)) for _ in range((HOSTS * CORES - free) // 4)]
+        running = [Begun("cores", 4, 0.0, rng.uniform(0, 10)) for _ in range((HOSTS * CORES - free) // 4)]
         times = []
         for _ in range(repeats):
             began = thread_time()
-            schedule(queue, running, {"cores": free, "memory": 1e9}, 0.0)
+            schedule(queue, running, {"cores": free, "memory": 1e9}, {"cores": HOSTS * CORES}, 0.0)
             times.append(1000 * (thread_time() - began))
         told.append({"waiting": waiting, "free": free, "milliseconds": median(times), "most": max(times)})
     return told

@@ -61,12 +61,12 @@ class ActionPool:
         self._waiting: dict[int, threading.Event] = {}
 
     @contextmanager
-    def action(self, tool: str, cores: tuple[int, ...] = ()) -> Iterator[Admitted]:
+    def action(self, tool: str, cores: tuple[int, ...] = (), since: float | None = None) -> Iterator[Admitted]:
         """Wait until a call may begin. cores: the widths that it can use, unless the recipe says; none: it takes no
-        core."""
+        core. since: when its episode began, by the monotonic clock, for earlier ones go first; None: now."""
         asked, clock = time.monotonic(), time.time()
-        run = self._wait(tool, cores)
-        own = run.place.units if run is not None and run.action.elastic == "cores" else ()
+        run = self._wait(tool, cores, since)
+        own = run.place.units if run is not None and run.resource == "cores" else ()
         began, token = time.monotonic(), _granted.set(own)
         admitted = Admitted(tool, clock, began - asked, own)
         try:
@@ -80,7 +80,7 @@ class ActionPool:
                     self._queue.end(run.action.number, ended)
                     self._begin(ended)
 
-    def _wait(self, tool: str, cores: tuple[int, ...]) -> RunningAction | None:
+    def _wait(self, tool: str, cores: tuple[int, ...], since: float | None) -> RunningAction | None:
         with self._lock:
             if tool not in self._costs:
                 self._costs[tool] = self._cost(tool, cores)
@@ -90,7 +90,7 @@ class ActionPool:
             number, begun = self._numbers, threading.Event()
             self._waiting[number] = begun
             now = time.monotonic()
-            self._queue.ask(number, tool, now)
+            self._queue.ask(number, tool, now, since)
             self._begin(now)
             wake = self._queue.wake()
         while not begun.wait(None if wake is None else max(0.0, wake - time.monotonic())):

@@ -5,9 +5,11 @@
 Time is an argument: a simulator and a process with threads use the same queue.
 """
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
@@ -15,20 +17,32 @@ from earl.errors import EarlError
 
 EXPECTED_SECONDS = 1.0
 """At least width, of a tool of which nothing was seen."""
+EXPECTED_SERIAL = 0.05
+"""Share of a call that more units are expected not to shorten, until calls of several widths were seen."""
 EXPECTED_CALLS = 4.0
-"""What it weighs that more units shorten all of a call, in calls × squared distance of 1/width from its mean: until
-calls of several widths were seen. A share that units do not shorten would make unseen narrow calls look quick."""
+"""What that weighs, in calls × squared distance of 1/width from its mean."""
 REMEMBERED = 512
 """Calls that count in a mean: what a tool is asked changes as the policy learns."""
 
 
 class Durations:
-    """The mean seconds of calls by tool and width, and the curve a + b/m that fits them best."""
+    """The mean seconds of calls by tool and width, and the curve a + b/m that fits them best. Those that still run
+    count with what they have taken: else, while the long ones run, the short ones that ended tell the mean."""
 
     def __init__(self) -> None:
         self._means: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)  # by tool and width: calls, seconds
         self._curves: dict[tuple[str, tuple[int, ...]], tuple[int, SpeedCurve]] = {}
+        self._running: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)  # calls, the sum of their beginnings
         self._seen: dict[str, int] = defaultdict(int)
+
+    def begin(self, tool: str, width: int, now: float) -> None:
+        calls, began = self._running[tool].get(width, (0, 0.0))
+        self._running[tool][width] = calls + 1, began + now
+
+    def end(self, tool: str, width: int, began: float, now: float) -> None:
+        calls, sum_began = self._running[tool][width]
+        self._running[tool][width] = calls - 1, sum_began - began
+        self.add(tool, width, now - began)
 
     def add(self, tool: str, width: int, seconds: float) -> None:
         calls, mean = self._means[tool].get(width, (0.0, 0.0))
@@ -36,26 +50,34 @@ class Durations:
         self._means[tool][width] = calls, mean + (seconds - mean) / calls
         self._seen[tool] += 1
 
-    def curve(self, tool: str, widths: tuple[int, ...]) -> SpeedCurve:
+    def curve(self, tool: str, widths: tuple[int, ...], now: float = 0.0) -> SpeedCurve:
         """What is expected now; drawn anew whenever a tenth more calls were seen, so that many actions share one."""
         seen = self._seen[tool]
         drawn, curve = self._curves.get((tool, widths), (-1, None))
         if curve is None or seen > 1.1 * drawn:
-            fixed, shared = self._fit(self._means[tool])
+            fixed, shared = self._fit(self._with_running(tool, now))
             curve = SpeedCurve(widths, tuple(fixed + shared / width for width in widths))
             self._curves[tool, widths] = seen, curve
         return curve
 
+    def _with_running(self, tool: str, now: float) -> dict[int, tuple[float, float]]:
+        running = self._running[tool]
+        taken = {width: max(0.0, calls * now - began) for width, (calls, began) in running.items()}
+        return {
+            width: (calls, mean + taken.get(width, 0.0) / calls) for width, (calls, mean) in self._means[tool].items()
+        }
+
     def _fit(self, means: Mapping[int, tuple[float, float]]) -> tuple[float, float]:
         if not means:
-            return 0.0, EXPECTED_SECONDS
+            return EXPECTED_SERIAL * EXPECTED_SECONDS, (1 - EXPECTED_SERIAL) * EXPECTED_SECONDS
         calls = sum(many for many, _ in means.values())
         mean = sum(many * seconds for many, seconds in means.values()) / calls
         part = sum(many / width for width, (many, _) in means.items()) / calls
         # Least squares, held to that shape by EXPECTED_CALLS: what few calls took says little of a curve.
         spread = sum(many * (1 / width - part) ** 2 for width, (many, _) in means.items())
         slope = sum(many * (1 / width - part) * (seconds - mean) for width, (many, seconds) in means.items())
-        slope = (slope + EXPECTED_CALLS * mean / part) / (spread + EXPECTED_CALLS)
+        expected = mean * (1 - EXPECTED_SERIAL) / (EXPECTED_SERIAL + (1 - EXPECTED_SERIAL) * part)
+        slope = (slope + EXPECTED_CALLS * expected) / (spread + EXPECTED_CALLS)
         shared = min(max(slope, 0.0), mean / part)
         return mean - shared * part, shared
 
@@ -165,21 +187,11 @@ class Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningAction:
+class RunningAction(Begun):
     """An action that has begun."""
 
     action: Action
     place: Place
-    began: float
-
-    @property
-    def width(self) -> int:
-        return len(self.place.units)
-
-    def expected_end(self, now: float) -> float:
-        """One that runs longer than expected takes half as long again: durations have long tails."""
-        expected = self.began + self.place.ready_seconds + self.action.curve.at(self.width)
-        return max(expected, now + (now - self.began) / 2)
 
 
 class ActionQueue:
@@ -202,7 +214,7 @@ class ActionQueue:
         self._rates = dict(rates or {})
         self.free |= {name: rate.burst for name, rate in self._rates.items()}
         self._places: dict[str, Places] = dict(places or {})
-        self.waiting: dict[int, Action] = {}
+        self.waiting: list[Action] = []  # in their order
         self.running: dict[int, RunningAction] = {}
 
     def add(self, resource: str, units: float) -> None:
@@ -213,16 +225,17 @@ class ActionQueue:
     def add_rate(self, resource: str, rate: Rate) -> None:
         self._rates[resource], self.free[resource] = rate, rate.burst
 
-    def ask(self, number: int, tool: str, now: float) -> None:
-        """Let a call wait. Numbers rise."""
+    def ask(self, number: int, tool: str, now: float, since: float | None = None) -> None:
+        """Let a call wait. Numbers rise. since: when its trajectory first asked; None: it does so now."""
         cost = self.costs[tool]
         widths = tuple(width for width in cost.widths if width <= self.capacity[cost.resource])
         lacking = [name for name, units in cost.needs.items() if units > self._most(name)]
         if lacking or not widths:
             name = lacking[0] if lacking else cost.resource
             raise EarlError(f"a call of {tool} takes more {name} than the {self._most(name):g} that there is")
-        curve = self.durations.curve(tool, widths)
-        self.waiting[number] = Action(number, tool, cost.needs, cost.resource, curve, now)
+        curve = self.durations.curve(tool, widths, now)
+        action = Action(number, tool, cost.needs, cost.resource, curve, now, now if since is None else since)
+        insort(self.waiting, action, key=attrgetter("order"))
 
     def _most(self, name: str) -> float:
         return self._rates[name].burst if name in self._rates else self.capacity.get(name, 0.0)
@@ -233,9 +246,8 @@ class ActionQueue:
             return []
         for name, rate in self._rates.items():
             self.free[name] = rate.refilled(self.free[name], now)
-        held = (Begun(run.action.elastic, run.width, run.expected_end(now)) for run in self.running.values())
         begun, full = [], set[str]()
-        for grant in schedule(self.waiting.values(), held, self.free, now):
+        for grant in schedule(self.waiting, self.running.values(), self.free, self.capacity, now):
             if grant.action.elastic not in full:
                 run = self._placed(grant.action, grant.width, now)
                 begun += [run] if run else []
@@ -247,8 +259,12 @@ class ActionQueue:
         place = places.take(action.tool, action.curve, width) if places else Place(tuple(range(width)))
         if place is None:
             return None
-        run = self.running[action.number] = RunningAction(self.waiting.pop(action.number), place, now)
+        del self.waiting[bisect_left(self.waiting, action.order, key=attrgetter("order"))]
+        units = len(place.units)
+        run = RunningAction(action.elastic, units, now, now + action.curve.at(units), action, place)
+        self.running[action.number] = run
         self._change(run, -1)
+        self.durations.begin(action.tool, units, now)
         return run
 
     def end(self, number: int, now: float) -> RunningAction:
@@ -257,11 +273,11 @@ class ActionQueue:
         if places := self._places.get(run.action.elastic):
             places.give(run.place)
         self._change(run, 1)
-        self.durations.add(run.action.tool, run.width, now - run.began - run.place.ready_seconds)
+        self.durations.end(run.action.tool, run.units, run.began, now)
         return run
 
     def _change(self, run: RunningAction, sign: int) -> None:
-        self.free[run.action.elastic] += sign * run.width
+        self.free[run.resource] += sign * run.units
         for name, units in run.action.needs.items():
             if sign < 0 or name not in self._rates:  # what a rate gave is spent
                 self.free[name] += sign * units
@@ -271,7 +287,7 @@ class ActionQueue:
         times = [
             rate.since + (action.needs[name] - self.free[name]) / rate.per_second
             for name, rate in self._rates.items()
-            for action in [next((one for one in self.waiting.values() if name in one.needs), None)]
+            for action in [next((one for one in self.waiting if name in one.needs), None)]
             if action is not None and self.free[name] < action.needs[name]
         ]
         return min(times, default=None)

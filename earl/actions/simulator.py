@@ -79,6 +79,7 @@ class _Simulation:
         self._trajectories, self._route, self._held_width = trajectories, route, held_width
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = 0
+        self._since: dict[int, float] = {}  # when a trajectory first asked
         self._asked: dict[int, tuple[float, Callable[[float, RunningAction], None]]] = {}
         self._touched: dict[int, ActionQueue] = {}
         self._woken: dict[int, float] = {}
@@ -99,9 +100,11 @@ class _Simulation:
         heapq.heappush(self._events, (time, self._numbers, event))
         return self._numbers
 
-    def _ask(self, queue: ActionQueue, tool: str, now: float, begun: Callable[[float, RunningAction], None]) -> None:
+    def _ask(
+        self, queue: ActionQueue, number: int, tool: str, now: float, begun: Callable[[float, RunningAction], None]
+    ) -> None:
         self._numbers += 1
-        queue.ask(self._numbers, tool, now)
+        queue.ask(self._numbers, tool, now, self._since.setdefault(number, now))
         self._asked[self._numbers] = now, begun
         self._touched[id(queue)] = queue
 
@@ -135,7 +138,7 @@ class _Simulation:
 
             self._generate(number, 0, began, release)
 
-        return self._ask(holds, HOLD, now, begun)
+        return self._ask(holds, number, HOLD, now, begun)
 
     def _generate(self, number: int, index: int, now: float, release: Callable[[float], None] | None) -> None:
         if index < len(self._trajectories[number]):
@@ -151,7 +154,7 @@ class _Simulation:
         queue = self._route(number, call.tool)
 
         def begun(began: float, run: RunningAction | None) -> None:
-            width = run.width if run else self._held_width
+            width = run.units if run else self._held_width
             seconds = call.on(width) + (run.place.ready_seconds if run else 0.0)
             self._at(began + seconds, lambda ended: over(began, ended, width, run))
 
@@ -165,7 +168,7 @@ class _Simulation:
         if queue is None:
             begun(asked, None)
         else:
-            self._ask(queue, call.tool, asked, begun)
+            self._ask(queue, number, call.tool, asked, begun)
 
 
 def simulate(trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int = 1) -> Played:

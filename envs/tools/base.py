@@ -1,6 +1,7 @@
 """An environment from tools, tasks and a verifier; `envs/tools/lookup.py` is a whole one."""
 
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
@@ -35,6 +36,8 @@ class ToolEnv(TextEnv):
     turns = 0
     result: float | None = None
     """What ends the episode with this score: `score` of an answer, or a tool that sets it."""
+    since = 0.0
+    """When the episode began, by the monotonic clock: calls of earlier ones go first."""
     _over = _fresh = True
 
     @abstractmethod
@@ -59,6 +62,7 @@ class ToolEnv(TextEnv):
         self.keep_seed(seed)
         self.close()
         self.turns, self.result, self._over, self._fresh = 0, None, False, True
+        self.since = time.monotonic()
         # Not the plain seed: an agent that draws from Random(seed) would know the task.
         seed = int(self.np_random.integers(1 << 31)) if seed is None else seed
         question = self.task(Random(f"{type(self).__name__} {seed}"))
@@ -76,7 +80,7 @@ class ToolEnv(TextEnv):
         if calls:
             if self._fresh:
                 self._fresh = False
-                with pool().action("prepare", (1,) if self.external else ()) as admitted:
+                with pool().action("prepare", (1,) if self.external else (), self.since) as admitted:
                     self.prepare()
                 records += [admitted.told()] if self.external else []
             told = run(calls, self, records)

@@ -127,9 +127,10 @@ def run(calls: Sequence[Call], environment: object = None, records: list[ToolCal
     """What the tools return, as one text. A tool that fails or takes too long says so there, and in `records`. Each
     call is an action, which may wait for a core and for the tool's limits before its time begins."""
     told, records = [], [] if records is None else records
+    since = getattr(environment, "since", None)
     for call in calls:
         cores = (1,) if getattr(environment, "external", False) else ()
-        with pool().action(call.tool.name, cores) as admitted:
+        with pool().action(call.tool.name, cores, since) as admitted:
             text, fault = _result(call, environment)
         records.append(admitted.told(fault))
         told.append(shown(text, RESULT_CHARACTERS // len(calls)))

@@ -1,23 +1,12 @@
 """Decisions against rules that always hold, and against the best schedule there is, found by trying all."""
 
 from functools import cache
-from itertools import product
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.actions.scheduler import (
-    Action,
-    Begun,
-    Shares,
-    SpeedCurve,
-    _by_dynamic_programming,
-    _by_gain,
-    divided,
-    schedule,
-)
+from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
 
 
 def amdahl(seconds: float, serial: float, widths: tuple[int, ...]) -> SpeedCurve:
@@ -43,18 +32,19 @@ def queue(drawn: list[tuple[SpeedCurve, str, bool]]) -> list[Action]:
 def played(actions: list[Action], capacity: dict[str, float]) -> tuple[float, list[int]]:
     """Run a queue that is there at once: the sum of completion times, and the order of beginnings."""
     now, total, begun = 0.0, 0.0, list[int]()
-    running: list[tuple[float, Action, int]] = []
+    running: list[tuple[float, Action, Begun]] = []
     while actions or running:
         free = dict(capacity)
-        for _, action, width in running:
-            free[action.elastic] -= width
+        for _, action, own in running:
+            free[action.elastic] -= own.units
             for name, units in action.needs.items():
                 free[name] -= units
         assert min(free.values()) >= 0, "capacity is exceeded"
-        grants = schedule(actions, [Begun(one.elastic, width, ends) for ends, one, width in running], free, now)
+        grants = schedule(actions, [own for *_, own in running], free, capacity, now)
         for grant in grants:
             assert grant.width in grant.action.curve.widths
-            running.append((now + grant.action.curve.at(grant.width), grant.action, grant.width))
+            ends = now + grant.action.curve.at(grant.width)
+            running.append((ends, grant.action, Begun(grant.action.elastic, grant.width, now, ends)))
             begun.append(grant.action.number)
         actions = [one for one in actions if one.number not in {*begun}]
         if grants:
@@ -79,46 +69,16 @@ def test_all_actions_end_within_capacity_and_those_of_one_width_in_their_order(
         assert narrow == sorted(narrow)
 
 
-@given(st.lists(CURVES, min_size=1, max_size=5), st.integers(0, 12))
-def test_units_are_divided_as_well_as_by_trying_all(curves: list[SpeedCurve], spare: int) -> None:
-    units = sum(curve.least for curve in curves) + spare
-    best = min(
-        sum(curve.at(width) for curve, width in zip(curves, widths, strict=True))
-        for widths in product(*(curve.widths for curve in curves))
-        if sum(widths) <= units
-    )
-    numbers = dict.fromkeys(curves, 1)
-    found, quick = _by_dynamic_programming(numbers, units), _by_gain(numbers, units)
-    assert used(found) <= units
-    assert used(quick) <= units
-    assert sum(curve.at(width) for curve, own in found.items() for width, _ in own) == pytest.approx(best)
-
-
-def used(shares: Shares) -> int:
-    return sum(width * many for own in shares.values() for width, many in own)
-
-
-def test_many_units_are_divided_by_their_gain() -> None:
-    # 600 units over 200 alike: the second unit of each gains 4 s, the third and fourth 1 s each: two of 200 for all
-    # leave 200, which widen the first hundred to four.
-    curve = SpeedCurve((1, 2, 4), (8.0, 4.0, 2.0))
-    assert divided({curve: 200}, 600) == {curve: [(4, 100), (2, 100), (1, 0)]}
-
-
-def test_a_curve_that_bends_the_wrong_way_is_followed_along_its_hull() -> None:
-    # Two units gain nothing, four gain 6 s: 2 s a unit.
-    assert SpeedCurve((1, 2, 4), (8.0, 8.0, 2.0)).steps == ((2.0, 3, 4),)
-
-
 def test_a_second_action_waits_where_width_pays() -> None:
     # Two of 8 s on 4 cores that share nothing serial: one after the other at four, 2 + 4; at once at two, 4 + 4.
     curve = amdahl(8, 0.0, (1, 2, 4))
     two = [Action(number, "tests", {}, "cores", curve) for number in range(2)]
-    assert [(one.action.number, one.width) for one in schedule(two, [], {"cores": 4}, 0.0)] == [(0, 4)]
+    cores = {"cores": 4.0}
+    assert [(one.action.number, one.width) for one in schedule(two, [], cores, cores, 0.0)] == [(0, 4)]
     # Where half is serial: 5 + 10 s against 6 + 6.
     slow = amdahl(8, 0.5, (1, 2, 4))
     two = [Action(number, "tests", {}, "cores", slow) for number in range(2)]
-    assert [(one.action.number, one.width) for one in schedule(two, [], {"cores": 4}, 0.0)] == [(0, 2), (1, 2)]
+    assert [(one.action.number, one.width) for one in schedule(two, [], cores, cores, 0.0)] == [(0, 2), (1, 2)]
 
 
 def test_a_large_action_is_not_passed_by_small_ones_after_it() -> None:
@@ -127,7 +87,7 @@ def test_a_large_action_is_not_passed_by_small_ones_after_it() -> None:
     other = Action(2, "look up", {}, "quota", narrow)
     sharing = Action(3, "look up", {"memory": 1.0}, "quota", narrow)
     free = {"cores": 3.0, "quota": 5.0, "memory": 9.0}
-    assert [one.action.number for one in schedule([*waiting, other, sharing], [], free, 0.0)] == [2]
+    assert [one.action.number for one in schedule([*waiting, other, sharing], [], free, free, 0.0)] == [2]
 
 
 def best_of_all(curves: tuple[SpeedCurve, ...], units: int, any_order: bool) -> float:
@@ -173,15 +133,27 @@ def test_the_mean_is_near_the_best_first_come_first_served_schedule() -> None:
     assert sum(found) / len(found) < 1.05
 
 
-def test_an_elastic_action_lets_others_pass_for_as_long_as_it_takes_at_least_width() -> None:
-    # 8 s on one core. Two cores are free, fifteen more in 0.1 s: 0.1 + 8 / 16 s against 8 / 2 s.
+def test_an_elastic_action_lets_others_pass_for_as_long_as_it_is_to_run() -> None:
+    # 8 s on one core. Two of seventeen cores are free, fifteen more in 0.1 s: 0.1 + 8 / 16 s against 8 / 2 s.
     tests, command = amdahl(8, 0.0, (1, 2, 4, 8, 16)), SpeedCurve((1,), (1.0,))
     waiting = [Action(0, "tests", {}, "cores", tests, 10.0), Action(1, "command", {}, "cores", command, 10.0)]
 
     def begun(now: float) -> list[int]:
-        running = [Begun("cores", 15, now + 0.1)]
-        return [grant.action.number for grant in schedule(waiting, running, {"cores": 2}, now)]
+        running = [Begun("cores", 15, now, now + 0.1)]
+        return [grant.action.number for grant in schedule(waiting, running, {"cores": 2}, {"cores": 17}, now)]
 
     assert begun(10.0) == [1]
-    assert begun(17.9) == [1]
-    assert begun(18.0) == [0, 1]
+    assert begun(10.4) == [1]
+    assert begun(10.5) == []
+
+
+def test_actions_are_narrower_the_more_others_they_delay() -> None:
+    # 8 s on one core, 4.4, 2.6, 1.7 s on 2, 4, 8. Alone an action delays none. Where seven others wait for 8 cores, a
+    # core costs them 7/8 s a second: 15, 12.1, 11.7, 13.6 s in all.
+    curve = amdahl(8, 0.1, (1, 2, 4, 8))
+    tests = [Action(number, "tests", {}, "cores", curve) for number in range(8)]
+
+    def widths(waiting: list[Action]) -> list[int]:
+        return [grant.width for grant in schedule(waiting, [], {"cores": 8}, {"cores": 8}, 0.0)]
+
+    assert (widths(tests[:1]), widths(tests)) == ([8], [4, 4])

@@ -58,6 +58,27 @@ def test_durations_are_learned_by_width() -> None:
     assert curve.seconds == pytest.approx((10.0, 6.0, 4.0, 3.0), rel=0.05)
 
 
+def test_calls_that_still_run_count_in_what_is_expected() -> None:
+    # One call of 2 s has ended, three others have run for 6 s: (2 + 18) s for one that ended.
+    durations = Durations()
+    for _ in range(4):
+        durations.begin("tests", 1, 10.0)
+    durations.end("tests", 1, 10.0, 12.0)
+    assert durations.curve("tests", (1,), 16.0).seconds == pytest.approx((20.0,))
+
+
+def test_calls_of_a_trajectory_that_began_earlier_go_first() -> None:
+    queue = ActionQueue({"cores": 1}, {"run": ToolCost("cores")})
+    for number, since in enumerate([None, 3.0, 1.0, 3.0]):
+        queue.ask(number, "run", 5.0, since)
+    order = []
+    while queue.waiting:
+        (run,) = queue.begin(5.0)
+        order.append(run.action.number)
+        queue.end(run.action.number, 6.0)
+    assert order == [2, 1, 3, 0]
+
+
 def test_a_call_that_can_never_begin_is_refused() -> None:
     with pytest.raises(EarlError, match="takes more cores than the 2 that there is"):
         ActionQueue({"cores": 2}, {"run": ToolCost("cores", (4,))}).ask(1, "run", 0.0)
