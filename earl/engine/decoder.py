@@ -5,7 +5,7 @@ weights of the model's own modules; `suits` says of which models. All others tak
 
 packed_states: of rows to learn from. Rows that begin alike are computed once up to where they part: the episodes of a
 group share their prompt, and games their openings.
-Decoder: of tokens to sample after, without gradients.
+TokenDecoder: of tokens to sample after, without gradients.
 """
 
 import math
@@ -149,7 +149,7 @@ class _Weights(NamedTuple):
         )
 
 
-class Decoder:
+class TokenDecoder:
     """A model that `suits`, without gradients: what has the same input is computed by one operation. `attend` is called
     as in `states_of`. New weights are copied into the model's own tensors, and are those of the decoder then."""
 

@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
 from earl.engine.attention import batched, of_one
-from earl.engine.decoder import Decoder, suits
+from earl.engine.decoder import TokenDecoder, suits
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
 from earl.engine.sharding.expert_parallel import expert_layers, spread
@@ -172,7 +172,7 @@ def _passes(wanted: Mapping[Name, Wanted]) -> Iterator[list[Name]]:
 class Contexts:
     """Cached contexts of a model's sessions, valid for its current weights. room: the most positions of all slots."""
 
-    def __init__(self, model: Any, decoder: Decoder | None, room: int) -> None:
+    def __init__(self, model: Any, decoder: TokenDecoder | None, room: int) -> None:
         self._model, self._decoder = model, decoder
         self._cache = SlotCache(model.config.num_hidden_layers, room)
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
@@ -321,7 +321,7 @@ class LocalSampler(Sampler):
         self._most_waves = 0
         self._model: Any = allocated(self._described(policy.model.config)).eval().requires_grad_(False)
         self._filled = not any(parameter.is_meta for parameter in policy.model.parameters())
-        self._decoder = Decoder(self._model) if self.tp == 1 and suits(self._model) else None
+        self._decoder = TokenDecoder(self._model) if self.tp == 1 and suits(self._model) else None
         if self._filled:
             self._fill(policy.model.state_dict())
         self._contexts = self._empty()
