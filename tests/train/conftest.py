@@ -162,8 +162,8 @@ def assert_sound(staleness):
         for step in AHEAD:
             path = path_of(folder.trajectories, step)
             _, groups, experiences = read_whole(path)
-            played = [Slot(t.task, t.seed) for group in groups for t in group.trajectories]
-            assert played == [*slots_of(config, step)]
+            stored = [played for group in groups for played in group.trajectories]
+            assert [Slot(one.task, one.seed) for one in stored] == [*slots_of(config, step, stored)]
             assert all(experience.mask.any() for experience in experiences)
         found = staleness(folder)
         assert [*found] == [*AHEAD]
