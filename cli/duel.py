@@ -1,10 +1,13 @@
 """`earl play` against a trained model: a person plays a game with it, or watches it solve a task."""
 
+import os
 import re
 import sys
+import termios
+import tty
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -73,29 +76,49 @@ def board(game: Game, state: Any, seat: int) -> str:
 
 ARROWS = {"\x1b[A": (-1, 0), "\x1b[B": (1, 0), "\x1b[C": (0, 1), "\x1b[D": (0, -1)}
 """The keys that a terminal sends, as rows and columns."""
-ERASE = ("\x7f", "\b")
+ERASE, END = ("\x7f", "\b"), "\x04"
 KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
+
+
+@contextmanager
+def unbuffered() -> Iterator[None]:
+    """Let keys be read before a line is whole."""
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def keys() -> Iterator[str]:
+    while data := os.read(sys.stdin.fileno(), 64):
+        yield from KEY.findall(data.decode(errors="ignore"))
 
 
 def pointed(game: Game, state: Any, seat: int) -> str:
     """What a person points at with the arrow keys, on the board again, or types; Enter ends it. Raises EOFError."""
     lines, columns = board(game, state, seat).splitlines(), game.size[1]
-    own_rows = len(game.actions) > columns
+    by_cell = len(game.actions) > columns
     places = {
-        game.actions[move]: divmod(move, columns) if own_rows else (game.size[0], move) for move in game.legal(state)
+        game.actions[move]: divmod(move, columns) if by_cell else (game.size[0], move) for move in game.legal(state)
     }
-    at, text = next(iter(places)), ""
+    at, text, key = next(iter(places)), "", END
     click.echo("\n" * len(lines))
-    while True:
-        _point(lines, places[at], text or at)
-        for key in KEY.findall(click.getchar()):  # several, where they are pressed fast
+    with unbuffered():
+        _point(lines, places[at], at)
+        for key in keys():
+            if key in ("\r", "\n", END):
+                break
             if key in ARROWS:
                 at, text = _beside(places, at, ARROWS[key]), ""
-            elif key in ("\r", "\n"):
-                click.echo()
-                return text or at
             else:
                 text = text[:-1] if key in ERASE else text + key * key.isprintable()
+            _point(lines, places[at], text or at)
+    click.echo()
+    if key == END:
+        raise EOFError
+    return text or at
 
 
 def _point(lines: Sequence[str], place: tuple[int, int], text: str) -> None:

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from select import select
 
@@ -175,9 +176,16 @@ RIGHT, DOWN, UP, LEFT, ENTER, ERASE = "\x1b[C", "\x1b[B", "\x1b[A", "\x1b[D", "\
     ],
 )
 def test_a_move_is_pointed_at(monkeypatch: pytest.MonkeyPatch, game, state, keys, expected) -> None:
-    pressed = iter(keys)
-    monkeypatch.setattr(duel.click, "getchar", lambda: next(pressed))
+    monkeypatch.setattr(duel, "unbuffered", nullcontext)
+    monkeypatch.setattr(duel, "keys", lambda: iter(keys))
     assert duel.pointed(game, state, 0) == expected
+
+
+def test_the_end_of_input_is_no_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duel, "unbuffered", nullcontext)
+    monkeypatch.setattr(duel, "keys", lambda: iter([RIGHT, "\x04"]))
+    with pytest.raises(EOFError):
+        duel.pointed(TICTACTOE, State(), 0)
 
 
 @pytest.mark.slow
@@ -198,15 +206,15 @@ def test_a_game_with_arrow_keys_in_a_terminal() -> None:
     def until(text: str) -> None:
         said = ""
         while text not in said:
-            assert select([main], [], [], 300)[0], said
+            assert select([main], [], [], 120)[0], said
             said += os.read(main, 4096).decode()
 
     until("your move: 1")
     os.write(main, f"{RIGHT}{DOWN}".encode())
     until("\x1b[7m5\x1b[0m")  # in reverse
     os.write(main, ENTER.encode())
-    until("4 X 6")
-    os.write(main, b"\x03")
+    until("your move: 2")  # 1 is taken
+    os.write(main, b"\x04")
     until("left before the end")
     assert player.wait(60) == 0
     os.close(main)
