@@ -1,18 +1,22 @@
 """`earl plan`: predicts what a job would need on a cluster, without the cluster."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from earl.batch import Batch
 from earl.cli.options import declared, print_json
 from earl.cli.players import need_run
 from earl.cli.recipes import resolve
 from earl.cli.text import console, one_line, table
 from earl.config import Config, ModelConfig
+from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, sizes
+from earl.dispatch.rows import Columns, token_bytes
+from earl.dispatch.rows import columns as named
 from earl.errors import EarlError, unknown
 from earl.formats import duration
 from earl.parallel.hardware import Device, of_gpus, own_devices
@@ -21,12 +25,83 @@ from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
-from earl.planner.sheet import Grid, comparison_grid, sheet
+from earl.planner.sheet import Grid, comparison_grid, emitted, layout_text, sheet
 from earl.planner.tracing import trace_question
 from earl.planner.workload import TracedCall, of_call, of_file
 from earl.planner.workload import sizes as sizes_of_tools
 from earl.recipe import build, load_toml, override
 from earl.runs import trajectories
+
+
+def transfers(given: "Options", names: str | None, as_json: bool) -> None:
+    """Plan only the dispatch, on one cluster, and print it. `names`: of columns, with commas between them.
+
+    Raises EarlError for several clusters or invalid options.
+    """
+    if len(given.gpus) > 1:
+        raise EarlError(f"--dispatch plans for one cluster, --gpus names {len(given.gpus)}; leave all but one out")
+    (model, shape), config = shape_named(given.model), recipe(given)
+    cluster, columns = of_gpus(given.gpus[0], _kinds(given.hardware)), _columns(names, config)
+    jobs = contexts(config, shape, cluster)
+    longest = jobs[-1]
+    by_context = [entry(job, columns) for job in jobs]
+    by_gpus = [entry(job, columns) for job in sizes(config, shape, cluster, longest.context)]
+    told = {
+        "predicted": True,
+        "env": config.env.name,
+        "model": model,
+        "gpus": cluster.gpus,
+        "hosts": cluster.hosts,
+        "kind": cluster.device.kind if cluster.device else None,
+        "placement": "colocated" if longest.shared else "disaggregated",
+        "columns": [*columns],
+        "token_bytes": token_bytes(columns),
+        "by_context": [asdict(line) for line in by_context],
+        "by_gpus": [asdict(line) for line in by_gpus],
+    }
+    if as_json:
+        return print_json(told)
+    return _show_transfers(told, by_context, by_gpus, cluster.gpus_per_host)
+
+
+def _show_transfers(
+    told: Mapping[str, Any], by_context: Sequence[CostLine], by_gpus: Sequence[CostLine], gpus_per_host: int
+) -> None:
+    last = by_context[-1]
+    where = "on the same GPUs in turns" if told["placement"] == "colocated" else "on GPUs of their own"
+    hosts = f"{last.hosts:,} host{'s' * (last.hosts != 1)}"
+    click.echo(
+        f"{one_line(told['env'])}, {told['model']}: rows from Experience preparation to Update, {where}\n"
+        "predicted from bytes alone, nothing was measured: no latency, no packing\n"
+        f"{last.rows:,} rows a step (rollout.episodes), log-normal around half of the context, cut at the context\n"
+        f"columns: {', '.join(told['columns'])}; {told['token_bytes']} bytes of a token\n"
+        "layouts: dp x tp that prepares → that learns, the fastest that fit; *: the model does not fit\n"
+        "batch: all of it once; crosses: what the plan sends between hosts; bound: on the busiest link under any plan\n"
+    )
+    title = f"{hosts} of {gpus_per_host} {told['kind'] or ''}"
+    _print(_costs(title, "context", [(f"{line.context:,}", line) for line in by_context]))
+    title = f"{last.context:,} tokens, rows in proportion to the GPUs"
+    _print(_costs(title, "GPUs", [(f"{line.gpus:,}", line) for line in by_gpus]))
+
+
+def _costs(title: str, first: str, lines: Iterable[tuple[str, CostLine]]) -> Grid:
+    """One row per line: layouts, MiB, and for each rate the seconds through a controller and directly."""
+    rates = [name for gbps in RATES for name in (f"{gbps} Gbps\ncentral", "\ndirect")]
+    rows = []
+    for name, line in lines:
+        layouts = f"{layout_text(line.prepared)}→{layout_text(line.learned)}{'' if line.fits else '*'}"
+        sizes = [f"{count / MIB:,.1f}" for count in (line.bytes, line.across_bytes, line.bound_bytes)]
+        took = [duration(seconds) for own in line.times for seconds in (own.centralised_s, own.direct_s)]
+        rows.append((name, layouts, *sizes, *took))
+    return Grid(title, (f"\n{first}", "\nlayouts", "MiB\nbatch", "\ncrosses", "\nbound", *rates), tuple(rows))
+
+
+def _columns(names: str | None, config: Config) -> Columns:
+    """Unless named, those of a batch that its loss reads: the old values only where they are clipped."""
+    if names is None:
+        unread = {"offsets"} if config.algorithm.options.get("value_clip") else {"offsets", "values"}
+        return named(field.name for field in fields(Batch) if field.name not in unread)
+    return named(dict.fromkeys(name.strip() for name in names.split(",")))
 
 
 def shape_named(model: str) -> tuple[str, ModelShape]:
@@ -126,8 +201,12 @@ def with_trace(one: Plan, model: str) -> Plan:
     return replace(one, traced=wanted.answered(traced(described(model), wanted.config, wanted.job)))
 
 
-def plans(found: Sequence[Plan], price: float | None, as_json: bool) -> None:
-    """Print the plans, with a comparison if there are several. `price` is of a GPU-hour."""
+def plans(found: Sequence[Plan], price: float | None, as_json: bool, target: str | None) -> None:
+    """Print the plans, with a comparison if there are several. `price` is of a GPU-hour. With a `target`, print the
+    layouts as its flags instead."""
+    if target:
+        flags = [line for one in found for line in emitted(one, target)]
+        return print_json(flags) if as_json else click.echo("\n".join(flags))
     if as_json:
         objects = [one.as_object(price) for one in found]
         return print_json(objects[0] if len(objects) == 1 else {"plans": objects})
@@ -186,8 +265,11 @@ def tool_sizes(root: Path, trace: str, wanted: float | None, as_json: bool) -> N
 @declared("plan")
 def command(
     env: str | None,
+    dispatch: bool,
+    columns: str | None,
     price: float | None,
     root: Path,
+    emit: str | None,
     trace: bool,
     tools: str | None,
     completion: float | None,
@@ -202,6 +284,12 @@ def command(
         if not given[name]:
             raise click.UsageError(f"Missing option '--{name}'.")
     options = Options(env=env, price=price, **given)
+    if dispatch:
+        if trace:
+            raise click.UsageError("--trace is of a whole plan; leave it or --dispatch out.")
+        return transfers(options, columns, as_json)
+    if columns is not None:
+        raise click.UsageError("--columns is read with --dispatch alone; leave it out, or add --dispatch.")
     found = [plan(one) for one in questions(options)]
     traced = [with_trace(one, options.model) for one in found] if trace else found
-    return plans(traced, price, as_json)
+    return plans(traced, price, as_json, emit)

@@ -4,8 +4,8 @@ direct       the busiest link between hosts, then the hand-on inside the busiest
 centralised  one process gathers every row once, then sends each process its own copy, over its host's link
 bound        no plan takes less: see `Volume.bound`
 
-Latency, packing and protocol overhead are left out, so small transfers take longer than predicted. Also plans a step's
-transfer on a cluster that does not exist yet.
+Latency, packing and protocol overhead are left out, so small transfers take longer than predicted. Also plans the
+transfer of a recipe on a cluster that does not exist yet.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from earl.config import Config
 from earl.dispatch.plan import TransferPlan, Volume, plan, volume
 from earl.dispatch.rows import Columns, Numbers, balance, even_counts, spread, work_of
-from earl.parallel.cost_model import GIGABIT
+from earl.errors import EarlError
+from earl.parallel.cost_model import GIGABIT, CostModel
 from earl.parallel.hardware import ClusterSpec
-from earl.parallel.layout import Layout
+from earl.parallel.layout import Layout, check_planned
 from earl.parallel.memory import Load, ModelShape
 
 
@@ -60,11 +62,14 @@ def detour(plan: TransferPlan) -> tuple[int, int]:
     return across, inside
 
 
-# A transfer on a hypothetical cluster: from rows of synthetic lengths and two layouts the plan is made as in a run.
+# The transfer from Experience preparation to Update on a hypothetical cluster. From recipe, model, cluster and context
+# follow layouts that fit and rows of synthetic lengths; the plan is made as in a run.
 
 SIGMA = 0.5
 """Standard deviation of the logarithm of lengths: one row in twelve is cut at the context."""
 
+MOST_ROWS = 1 << 20
+"""Limit for a hypothetical plan: a larger one takes minutes."""
 ENOUGH_ROWS = 1 << 16
 MIB = 1 << 20
 
@@ -92,6 +97,8 @@ class DispatchJob:
     learned: Layout
     shared: bool
     """Whether the same processes serve both sides in turns; otherwise each side has its own."""
+    fits: bool
+    """Whether both layouts fit their GPUs' memory; if not, the widest layout that a host allows is used."""
 
     def transfer(self, columns: Columns) -> TransferPlan:
         """Plan the transfer: rows start evenly spread; they go where work is least, or stay if that costs nothing."""
@@ -108,6 +115,30 @@ class DispatchJob:
         return plan(lengths, columns, given, spread(learned, range(learned.size), parts), hosts)
 
 
+def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
+    """The job of a recipe on a cluster, in the layouts that the planner gives a step. Raises EarlError when a
+    disaggregated placement has only one GPU, or the job exceeds the plan limits."""
+    shared = config.placement.kind != "disaggregated"
+    check_planned(cluster, shared)
+    if rows > MOST_ROWS:
+        raise EarlError(
+            f"{rows:,} rows on {cluster.gpus:,} GPUs; earl plans for {MOST_ROWS:,} at most: lower rollout.episodes, or "
+            "name more GPUs for the same episodes"
+        )
+    costs = CostModel(config.changed(rollout={"episodes": rows}), shape, cluster)
+    load = load_at(rows, context)
+    learning, sampling = costs.shares(load)
+    first = costs.best(costs.rollout_choices(sampling), load)
+    last = costs.best_update(costs.learner_layouts(learning), load)
+    fits = not costs.obstacle(first, load) and not costs.obstacle(last, load)
+    return DispatchJob(cluster, shape, context, rows, first.layout, last.layout, shared, fits)
+
+
+# Predicted transfer times by context and by number of GPUs, in the shape of Table 1 of the EARL paper (arXiv
+# 2510.05943).
+
+CONTEXTS = (1024, 2048, 4096, 8192, 16_384, 32_768)
+GPUS = (16, 32, 64, 128, 256, 512, 1024)
 RATES = (25, 200, 400)  # Gbit/s of a host's link, in one direction
 
 
@@ -131,6 +162,7 @@ class CostLine:
     bound_bytes: int
     prepared: Layout
     learned: Layout
+    fits: bool
     times: tuple[Time, ...]
 
 
@@ -155,5 +187,22 @@ def entry(of: DispatchJob, columns: Columns, rates: Sequence[float] = RATES) -> 
         bound_bytes=moved.bound,
         prepared=of.prepared,
         learned=of.learned,
+        fits=of.fits,
         times=tuple(time(gbps) for gbps in rates),
     )
+
+
+def contexts(config: Config, shape: ModelShape, cluster: ClusterSpec) -> list[DispatchJob]:
+    """The job of a recipe at every context the model supports, or at its longest."""
+    lengths = [tokens for tokens in CONTEXTS if tokens <= shape.max_positions] or [shape.max_positions]
+    return [job(config, shape, cluster, tokens, config.rollout.episodes) for tokens in lengths]
+
+
+def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int) -> list[DispatchJob]:
+    """The job at one context on clusters of more and fewer such hosts; its rows grow with the GPUs."""
+    each, rows = cluster.gpus_per_host, config.rollout.episodes / cluster.hosts
+    hosts: Sequence[int] = sorted({cluster.hosts, *(gpus // each for gpus in GPUS if gpus % each == 0)})
+    return [
+        job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, max(1, round(rows * count)))
+        for count in hosts
+    ]

@@ -151,7 +151,7 @@ def step(asked: Question, context: int, sampling: int, learning: int) -> Predict
     missing = [stage for stage, why in obstacles.items() if why]
     if missing:
         return PredictedStep(context, episodes, tokens, gpus, (), f"{' and '.join(missing)}: no layout fits", None, ())
-    planned = DispatchJob(costs.cluster, costs.shape, context, episodes, first.layout, last.layout, shared)
+    planned = DispatchJob(costs.cluster, costs.shape, context, episodes, first.layout, last.layout, shared, True)
     moved = entry(planned, named(MOVED), (*RATES, costs.network_gbps))
     parts = (
         StageTime("rollout", costs.estimate(first, load), first.layout),

@@ -158,6 +158,15 @@ def test_rows_of_ones_own_recalibrate_the_rollout(earl, tmp_path: Path) -> None:
     assert "row 1 has no 'concurrency'; it has to have tp,context" in earl(*line, "--measured", own).err
 
 
+def test_layouts_as_flags_of_other_programs(earl) -> None:
+    said = earl(*LINE, "--contexts", "2048", "--tp", "8", "--emit", "vllm")
+    assert (said.code, said.err) == (0, "")
+    comment, flags = said.out.splitlines()
+    assert comment.startswith("# context 2048: rollout 16 x TP 8, update")
+    assert flags.startswith("--tensor-parallel-size 8 --pipeline-parallel-size 1 --max-model-len 2048 --max-num-seqs ")
+    assert "Invalid value for '--emit'" in earl(*LINE, "--emit", "sglang").err
+
+
 def test_words_for_people(earl) -> None:
     said = earl(*LINE, "--tp", "4,8", "--price", "2")
     assert (said.code, said.err) == (0, "")
@@ -288,11 +297,7 @@ def test_a_folder_with_a_config(earl, tmp_path: Path) -> None:
         ((*LINE[:5], "1x1xRTX4090"), "of which the engine may take 20.3; nearest that fits: --gpus 8xRTX4090"),
         ((*LINE[:5], "1xH100", "--set", "placement.kind=disaggregated"), "needs GPUs for the learner and others"),
         ((*LINE, *("--gpus", "8xH100") * 8), "9 times --gpus; a plan compares 8 clusters at most"),
-        (("plan", "connect4", "--gpus", "8xH100"), "Missing option '--model'"),
-        ((*LINE[:3], "Qwen2.5-27B", *LINE[4:]), "unknown model 'Qwen2.5-27B'; did you mean 'Qwen2.5-7"),
-        ((*LINE[:5], "16xH1000"), "unknown kind of GPU 'H1000'; did you mean 'H100'?"),
-        ((*LINE[:5], "16-8"), "'16-8' is not of the form HOSTSxGPUSxKIND"),
-        ((*LINE[:5], "9999x8xH100"), "79,992 GPUs; earl plans for 16,384 at most"),
+        ((*LINE, "--gpus", "8xH100", "--dispatch"), "--dispatch plans for one cluster, --gpus names 2"),
         (("plan", "connect5", *LINE[2:]), "unknown environment 'connect5'; did you mean 'connect4'?"),
         ((*LINE, "--set", "rollout.episode=5"), "did you mean 'rollout.episodes'?"),
     ],

@@ -4,7 +4,7 @@ import pytest
 
 from earl.parallel.throughput.rollout import Workload, tokens_per_second
 from earl.planner.plan import plan
-from earl.planner.sheet import narrower
+from earl.planner.sheet import emitted, narrower
 from tests.planner.asked import asked
 
 PLANNED = plan(asked(model="Llama-3.1-405B", contexts="1024,8192", responses="8,64"))
@@ -33,6 +33,12 @@ def test_stages_take_turns_with_batches() -> None:
     # A second response is in the other stage while the first one is in its own: no slower.
     assert tokens_per_second(engine, Workload(0, 512, 2), values) == pytest.approx(2 * alone)
     assert tokens_per_second(engine, Workload(0, 512, 64), values) < 64 * alone
+
+
+def test_vllm_is_told_of_the_stages() -> None:
+    flags = emitted(PLANNED, "vllm")
+    assert flags[0].startswith("# context 1024: rollout 8 x TP 8 x PP 2, update ")
+    assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray" in flags[1]
 
 
 def test_a_narrower_engine_is_a_choice_with_its_risk() -> None:
