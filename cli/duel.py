@@ -1,13 +1,10 @@
 """`earl play` against a trained model: a person plays a game with it, or watches it solve a task."""
 
-import os
 import re
 import sys
-import termios
-import tty
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -21,7 +18,7 @@ from earl.agents.parser import Reply, Unreadable, parse, parser
 from earl.agents.scripted import perfect
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import ScriptedPlayer
-from earl.cli.text import clean
+from earl.cli.text import CLOSED, clean, keyboard
 from earl.envs import registry
 from earl.envs.adapters.base import Adapted
 from earl.envs.base import ForeignEnv, Info, TextEnv
@@ -76,56 +73,44 @@ def board(game: Game, state: Any, seat: int) -> str:
 
 ARROWS = {"\x1b[A": (-1, 0), "\x1b[B": (1, 0), "\x1b[C": (0, 1), "\x1b[D": (0, -1)}
 """The keys that a terminal sends, as rows and columns."""
-ERASE, END = ("\x7f", "\b"), "\x04"
+ERASE = ("\x7f", "\b")
 KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
-
-
-@contextmanager
-def unbuffered() -> Iterator[None]:
-    """Let keys be read before a line is whole."""
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin, termios.TCSADRAIN)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def keys() -> Iterator[str]:
-    while data := os.read(sys.stdin.fileno(), 64):
-        yield from KEY.findall(data.decode(errors="ignore"))
 
 
 def pointed(game: Game, state: Any, seat: int) -> str:
     """What a person points at with the arrow keys, on the board again, or types; Enter ends it. Raises EOFError."""
-    lines, columns = board(game, state, seat).splitlines(), game.size[1]
-    by_cell = len(game.actions) > columns
-    places = {
-        game.actions[move]: divmod(move, columns) if by_cell else (game.size[0], move) for move in game.legal(state)
-    }
-    at, text, key = next(iter(places)), "", END
+    lines = board(game, state, seat).splitlines()
+    places = {game.actions[move]: _place(game, move, len(lines)) for move in game.legal(state)}
+    at, text = next(iter(places)), ""
     click.echo("\n" * len(lines))
-    with unbuffered():
-        _point(lines, places[at], at)
-        for key in keys():
-            if key in ("\r", "\n", END):
-                break
-            if key in ARROWS:
-                at, text = _beside(places, at, ARROWS[key]), ""
-            else:
-                text = text[:-1] if key in ERASE else text + key * key.isprintable()
+    with keyboard() as wait:
+        while True:
             _point(lines, places[at], text or at)
-    click.echo()
-    if key == END:
-        raise EOFError
-    return text or at
+            for key in KEY.findall(wait(None)):  # several, where they are pressed fast
+                if key == CLOSED:
+                    raise EOFError
+                if key in ("\r", "\n"):
+                    click.echo()
+                    return text or at
+                if key in ARROWS:
+                    at, text = _beside(places, at, ARROWS[key]), ""
+                else:
+                    text = text[:-1] if key in ERASE else text + key * key.isprintable()
+
+
+def _place(game: Game, move: int, below: int) -> tuple[int, int]:
+    """Line and column of a move on a drawn board: its cell, or the number of its column; to pass is below the board."""
+    rows, columns = game.size
+    if len(game.actions) == columns:
+        return rows, move
+    return divmod(move, columns) if move < rows * columns else (below, 0)
 
 
 def _point(lines: Sequence[str], place: tuple[int, int], text: str) -> None:
     """Draw the board over itself, with a place of it in reverse."""
     row, at = place[0], 2 * place[1]
     drawn = [*lines]
-    if row < len(lines):  # to pass is no place
+    if row < len(lines):
         drawn[row] = lines[row][:at] + click.style(lines[row][at], reverse=True) + lines[row][at + 1 :]
     click.echo(f"\x1b[{len(lines)}F" + "\n".join([*drawn, f"\x1b[2Kyour move: {text}"]), nl=False)
 

@@ -1,9 +1,13 @@
 """Sanitises text for the terminal. Every string from a model, an environment or a file must pass through here."""
 
+import os
 import re
+import select
 import sys
+import time
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,3 +64,33 @@ def _harmless(character: str) -> str:
         return " "
     # Cc control, Cf format (direction, zero width, tags), Cs surrogates, Co private, Cn unassigned
     return "" if category.startswith("C") and character not in _KEPT else character
+
+
+CLOSED = "\x04"
+"""The key by which a person ends the input; also what is read of a terminal that is closed."""
+
+
+@contextmanager
+def keyboard() -> Iterator[Callable[[float | None], str]]:
+    """Gives a function that waits so many seconds, or for ever, for keys, which are not echoed; it only sleeps without
+    a terminal."""
+    import termios
+    import tty
+
+    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
+
+    def wait(seconds: float | None) -> str:
+        if keys is None or not select.select([keys], [], [], seconds)[0]:
+            time.sleep(seconds or 0 if keys is None else 0)
+            return ""
+        return os.read(keys, 64).decode(errors="replace") or CLOSED
+
+    if keys is None:
+        yield wait
+        return
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys, termios.TCSADRAIN)
+        yield wait
+    finally:
+        termios.tcsetattr(keys, termios.TCSAFLUSH, before)

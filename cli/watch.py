@@ -1,13 +1,9 @@
 """`earl watch`: shows a run as it goes on. run folder ─▶ read_run (polls) ─▶ panels ─▶ the terminal."""
 
 import os
-import select
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -18,7 +14,7 @@ from rich.live import Live
 from earl.cli.options import declared, print_json
 from earl.cli.panels import RunNow, as_object, draw, snapshot
 from earl.cli.players import need_run
-from earl.cli.text import console
+from earl.cli.text import CLOSED, console, keyboard
 from earl.errors import EarlError
 from earl.recipe import build
 from earl.runs import store
@@ -70,33 +66,11 @@ def read_run(folder: RunFolder, before: RunNow | None = None) -> RunNow:
     return RunNow(folder.path.resolve().name, config, numbers, state, last_change, now, tuple(problems))
 
 
-@contextmanager
-def keyboard() -> Iterator[Callable[[float], str]]:
-    """Gives a function that waits so many seconds for a key, which is not echoed; it only sleeps without a terminal."""
-    keys = sys.stdin.fileno() if sys.stdin.isatty() else None
-
-    def wait(seconds: float) -> str:
-        if keys is None or not select.select([keys], [], [], seconds)[0]:
-            time.sleep(seconds if keys is None else 0)
-            return ""
-        return os.read(keys, 64).decode(errors="replace") or "q"  # nothing: the terminal is closed
-
-    if keys is None:
-        yield wait
-        return
-    before = termios.tcgetattr(keys)
-    try:
-        tty.setcbreak(keys)
-        yield wait
-    finally:
-        termios.tcsetattr(keys, termios.TCSAFLUSH, before)
-
-
 def watch(folder: RunFolder, out: Console) -> None:
     """Show the run until q or Ctrl-C is pressed. The training is not affected."""
     run, page, due, shown, pressed = read_run(folder), 0, 0.0, None, ""
     with suppress(KeyboardInterrupt), keyboard() as wait, Live(console=out, screen=True, auto_refresh=False) as live:
-        while pressed not in ("q", "Q", "\x04"):
+        while pressed not in ("q", "Q", CLOSED):
             page, began = page + (pressed in ("\t", " ")), time.monotonic()
             if began >= due:
                 run = read_run(folder, run)

@@ -95,7 +95,7 @@ def evaluated(
         episodes = _sample(own, sampler, match, seed)
     played = [episode.trajectory() for episode in episodes]
     result = match_results(played, weights, match.exact)[0]
-    result = replace(result, **_of_distinct(episodes, played), **_of_moves(episodes, weights), lost=_lost(episodes))
+    result = replace(result, **_of_games(episodes, played), **_of_moves(episodes, weights))
     told = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
     return replace(result, opponent=told), episodes
 
@@ -160,20 +160,17 @@ def proof(by_seat: Sequence[Sequence[Episode]]) -> str:
     return "\n".join([by_seat[0][0].task.env, *parts, ""])
 
 
-def _of_distinct(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> dict[str, Any]:
-    """The number of episodes that differ, and their results."""
+def _of_games(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> dict[str, Any]:
+    """The number of episodes that differ, their results, and the games that were lost."""
     once: dict[object, Outcome] = {}
+    lost: dict[str, None] = {}
     for episode, trajectory in zip(episodes, played, strict=True):
-        actions = tuple(turn.action for turn in trajectory.turns)
-        once.setdefault(line_of(episode) or (trajectory.states, actions, trajectory.outcome), trajectory.outcome)
+        line, actions = line_of(episode), tuple(turn.action for turn in trajectory.turns)
+        once.setdefault(line or (trajectory.states, actions, trajectory.outcome), trajectory.outcome)
+        if line and line.result in (Outcome.LOSS, FORFEIT):
+            lost[" ".join(line.game.actions[move] for move in line.moves)] = None
     shares = {f"distinct_{own}": [*once.values()].count(own) / len(once) for own in Outcome}
-    return {"distinct_games": len(once), **shares}
-
-
-def _lost(episodes: Sequence[Episode]) -> tuple[str, ...]:
-    lines = [line for line in map(line_of, episodes) if line and line.result in (Outcome.LOSS, FORFEIT)]
-    told = dict.fromkeys(" ".join(line.game.actions[move] for move in line.moves) for line in lines)
-    return (*islice(told, MOST_LOST),)
+    return {"distinct_games": len(once), **shares, "lost": (*islice(lost, MOST_LOST),)}
 
 
 def _of_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from earl.engine.model import character_tokenizer
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
 from earl.envs.games.mnk import TICTACTOE
+from earl.envs.games.othello import Discs, othello_game
 from earl.placement.embedded import EvalPolicy
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EpisodeFactory
@@ -173,17 +174,17 @@ RIGHT, DOWN, UP, LEFT, ENTER, ERASE = "\x1b[C", "\x1b[B", "\x1b[A", "\x1b[D", "\
         (TICTACTOE, State(), ["9", RIGHT, ENTER], "2"),  # what was typed is dropped
         (TICTACTOE, State(), ["h", "i", "x", ERASE, "n", "t", ENTER], "hint"),
         (CONNECT4, State(), [RIGHT, RIGHT, DOWN, ENTER], "3"),
+        (othello_game(6), Discs(0b10, 0b1, 0), [DOWN, ENTER], "pass"),
     ],
 )
 def test_a_move_is_pointed_at(monkeypatch: pytest.MonkeyPatch, game, state, keys, expected) -> None:
-    monkeypatch.setattr(duel, "unbuffered", nullcontext)
-    monkeypatch.setattr(duel, "keys", lambda: iter(keys))
+    pressed = iter(keys)
+    monkeypatch.setattr(duel, "keyboard", lambda: nullcontext(lambda _: next(pressed)))
     assert duel.pointed(game, state, 0) == expected
 
 
 def test_the_end_of_input_is_no_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duel, "unbuffered", nullcontext)
-    monkeypatch.setattr(duel, "keys", lambda: iter([RIGHT, "\x04"]))
+    monkeypatch.setattr(duel, "keyboard", lambda: nullcontext(lambda _: f"{RIGHT}\x04"))
     with pytest.raises(EOFError):
         duel.pointed(TICTACTOE, State(), 0)
 
