@@ -125,11 +125,14 @@ def test_the_run_of_somebody_else_imports_nothing(
 @pytest.mark.parametrize(
     "where",
     [
-        ["run.processes=2"],
-        ["placement.kind='disaggregated'"],
-        ["run.processes=1", "sampler.engine='vllm'", "sampler.kv_cache_gib=0.1"],
+        pytest.param(["run.processes=2"], id="two processes", marks=pytest.mark.exhaustive),
+        pytest.param(["placement.kind='disaggregated'"], id="on Ray"),
+        pytest.param(
+            ["run.processes=1", "sampler.engine='vllm'", "sampler.kv_cache_gib=0.1"],
+            id="with vLLM",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
-    ids=["two processes", "on Ray", "with vLLM"],
 )
 def test_a_guest_is_trained_in_other_processes(
     start: Callable, tmp_path: Path, user: dict[str, str], where: list[str]

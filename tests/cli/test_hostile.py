@@ -147,9 +147,10 @@ def undisturbed() -> dict[str, dict[str, bytes]]:
     [
         ("one process", "python", [signal.SIGTERM], 130),
         pytest.param("one process", "regex", [signal.SIGINT, signal.SIGINT], 130, marks=pytest.mark.exhaustive),
-        ("one process", "held", [signal.SIGINT, signal.SIGINT], -signal.SIGKILL),
+        pytest.param("one process", "held", [signal.SIGINT, signal.SIGINT], -signal.SIGKILL, marks=pytest.mark.exhaustive),
         ("two processes", "held", [signal.SIGTERM], -signal.SIGKILL),
-        ("ray", "held", [signal.SIGTERM], None),  # Ray may take longer to end than a third of the grace period
+        # Ray may take longer to end than a third of the grace period.
+        pytest.param("ray", "held", [signal.SIGTERM], None, marks=pytest.mark.exhaustive),
     ],
 )
 def test_signals_end_a_run_whose_environment_hangs_and_it_resumes_to_the_bit(

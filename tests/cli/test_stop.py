@@ -57,8 +57,10 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
 
 @pytest.mark.parametrize(
     ("number", "send", "options"),
-    [(signal.SIGINT, os.killpg, OWN_GROUP), (signal.SIGTERM, os.kill, {})],
-    ids=["Ctrl-C in a terminal", "SIGTERM to the first process"],
+    [
+        pytest.param(signal.SIGINT, os.killpg, OWN_GROUP, id="Ctrl-C in a terminal"),
+        pytest.param(signal.SIGTERM, os.kill, {}, id="SIGTERM to the first process", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_second_signal_ends_at_once(
     start: Callable, tiny: Path, tmp_path: Path, number: int, send: Callable, options: dict

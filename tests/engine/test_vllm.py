@@ -27,7 +27,6 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.ray.inventory import installed
 from earl.trajectory import Prompt
-from tests.sampling import sampled
 
 pytestmark = pytest.mark.skipif(not installed("vllm"), reason="vLLM is an extra")
 
@@ -163,6 +162,7 @@ def sending(policy, sampler, version):
     return len(sent.manifest.plan.buckets)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @cases("even-tp2")
 def test_ranks_send_each_worker_its_slices_and_nothing_else(engine, plain):
@@ -394,8 +394,9 @@ def alive(pid):
     return listed.strip()[:1] not in ("", "Z")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.parametrize("how", sampled(["end", "kill"], always=["kill"]))  # test_guest.py waits for the end of one
+@pytest.mark.parametrize("how", ["end", "kill"])
 def test_engine_processes_end_with_us(tmp_path, how):
     script = tmp_path / "alone.py"
     script.write_text(ALONE)

@@ -69,6 +69,7 @@ def test_a_run_whose_processes_are_killed_and_stopped_ends_alike(calm, tmp_path)
     assert len(recoveries(run)) >= 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_rank_that_stops_while_samplers_draw_weights_from_it_is_replaced(calm, tmp_path):
     folder, run = struck(
@@ -97,6 +98,7 @@ def test_rows_of_processes_that_are_killed_and_stopped_meanwhile_are_the_same_to
         assert any(name in message and "during dispatch" in message for message in events), events
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_resumed_run_is_mended_when_the_checkpoint_it_came_from_is_gone(tmp_path):
     config = build(override(RECIPE, ["run.checkpoint_every=1", "run.keep_trajectories_every=1"]))
@@ -120,6 +122,7 @@ def test_a_resumed_run_is_mended_when_the_checkpoint_it_came_from_is_gone(tmp_pa
     assert not left_at.exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
 def test_a_run_that_loses_hosts_ends_alike(tmp_path):

@@ -92,6 +92,7 @@ def test_a_run_that_is_split_anew_and_loses_processes_around_that_is_like_one_th
     assert_same(alone, numbers(folder))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_process_that_is_lost_while_samplers_are_split_anew_is_replaced(tmp_path):
     config = build(override(RECIPE, FOUR))

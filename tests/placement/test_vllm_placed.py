@@ -9,7 +9,6 @@ from earl.placement.ray.coordinator import Coordinator
 from earl.placement.ray.weight_sync import WeightSender
 from earl.runs.store import Store
 from tests.placement.test_relayout import Switching, switched
-from tests.sampling import sampled
 
 pytest.importorskip("vllm", reason="vLLM is an extra")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_ray")]
@@ -41,6 +40,7 @@ def assert_sound(folder):
     assert list(audit.audit(folder).findings) == []
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_devices_take_turns_samples_with_vllm(recipe, tmp_path):
     folder = trained(tmp_path, "vllm", recipe(kind="colocated"))
     assert_sound(folder)
@@ -69,7 +69,8 @@ class Engines(Switching):
         super().switch(stages, step)  # which compares a probe's log-probs with the learner's
 
 
-@pytest.mark.parametrize("splits", sampled([{5: (1, 2)}, {5: (1, 2), 6: (2, 1)}], every=2))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("splits", [{5: (1, 2)}, {5: (1, 2), 6: (2, 1)}])
 def test_engines_are_others_after_a_switch(recipe, tmp_path, splits):
     config = recipe(kind="disaggregated", samplers=2)
     folder, switches = switched(tmp_path, "vllm", config, splits, kind=Engines)

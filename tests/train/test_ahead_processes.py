@@ -49,6 +49,7 @@ with lock(folder):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_killed_run_goes_on_with_what_it_had_played_ahead(ahead_recipe, new_run, assert_sound, assert_kept):
     config = ahead_recipe(2, env={"delay_seconds": 0.1})
     folder = new_run(config)

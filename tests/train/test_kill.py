@@ -134,6 +134,7 @@ def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, ne
     assert remains(folder) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_a_signal_stops_after_the_step_and_the_run_goes_on_from_there(recipe, new_run, remains, undisturbed):
     folder, stopped = new_run(recipe, "stopped"), 0
     for number in (signal.SIGINT, signal.SIGTERM):
