@@ -147,7 +147,9 @@ def undisturbed() -> dict[str, dict[str, bytes]]:
     [
         ("one process", "python", [signal.SIGTERM], 130),
         pytest.param("one process", "regex", [signal.SIGINT, signal.SIGINT], 130, marks=pytest.mark.exhaustive),
-        pytest.param("one process", "held", [signal.SIGINT, signal.SIGINT], -signal.SIGKILL, marks=pytest.mark.exhaustive),
+        pytest.param(
+            "one process", "held", [signal.SIGINT, signal.SIGINT], -signal.SIGKILL, marks=pytest.mark.exhaustive
+        ),
         ("two processes", "held", [signal.SIGTERM], -signal.SIGKILL),
         # Ray may take longer to end than a third of the grace period.
         pytest.param("ray", "held", [signal.SIGTERM], None, marks=pytest.mark.exhaustive),
