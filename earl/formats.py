@@ -6,9 +6,11 @@ UNKNOWN = "-"
 
 
 def short(value: float) -> str:
-    """A number in three digits, such as 0.25, 72, 1.5K, 2M."""
+    """A number in three digits, such as 0.25, 72, 1.5K, 2M, 1.5e+16."""
     if not math.isfinite(value):
         return UNKNOWN
+    if abs(value) >= 999.5e12:
+        return f"{value:.3g}"
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= 0.9995 * limit:  # what would be rounded to it
             return f"{three_digits(value / limit)}{unit}"

@@ -74,6 +74,7 @@ points = st.lists(st.tuples(st.integers(0, 5000), st.floats(width=32)), max_size
 
 @given(points, st.integers(1, 120), st.integers(1, 40), st.booleans())
 @example([(1000, 1.5e16)], 16, 14, False)
+@example([(0, 1e23)], 16, 4, False)
 def test_a_plot_never_leaves_its_rectangle(
     points: list[tuple[int, float]], width: int, height: int, ascii_only: bool
 ) -> None:
