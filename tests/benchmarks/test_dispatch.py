@@ -38,6 +38,7 @@ def checked(result, shaped):
     return rows
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_transfers_between_hosts(small):
     try:

@@ -73,7 +73,7 @@ def test_the_command_prints_json(capsys):
 @pytest.mark.slow
 def test_the_selector_is_close_to_the_clairvoyant_whom_nobody_beats():
     losses = []
-    for number in range(len(SHAPES)):
+    for number in range(0, len(SHAPES), 2):
         own = simulated_run(number, 2)
         best, course = clairvoyant(own), selected(own)
         assert best <= static(own)

@@ -55,6 +55,7 @@ def test_what_a_cluster_has_is_asked_before_a_run(earl, tiny: Path, head: str, t
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_over_ray(earl, start, tiny: Path, tmp_path: Path) -> None:
     line = [
         "train",

@@ -125,8 +125,8 @@ def test_the_run_of_somebody_else_imports_nothing(
 @pytest.mark.parametrize(
     "where",
     [
-        pytest.param(["run.processes=2"], id="two processes", marks=pytest.mark.exhaustive),
-        pytest.param(["placement.kind='disaggregated'"], id="on Ray"),
+        pytest.param(["run.processes=2"], id="two processes"),
+        pytest.param(["placement.kind='disaggregated'"], id="on Ray", marks=pytest.mark.exhaustive),
         pytest.param(
             ["run.processes=1", "sampler.engine='vllm'", "sampler.kv_cache_gib=0.1"],
             id="with vLLM",

@@ -145,7 +145,7 @@ def undisturbed() -> dict[str, dict[str, bytes]]:
 @pytest.mark.parametrize(
     ("kind", "mode", "signals", "code"),
     [
-        ("one process", "python", [signal.SIGTERM], 130),
+        pytest.param("one process", "python", [signal.SIGTERM], 130, marks=pytest.mark.exhaustive),
         pytest.param("one process", "regex", [signal.SIGINT, signal.SIGINT], 130, marks=pytest.mark.exhaustive),
         pytest.param(
             "one process", "held", [signal.SIGINT, signal.SIGINT], -signal.SIGKILL, marks=pytest.mark.exhaustive

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from earl.placement.ray.inventory import installed
+from tests.sampling import sampled
 
 pytestmark = [pytest.mark.cold, pytest.mark.slow, pytest.mark.skipif(not installed("ray"), reason="no Ray")]
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dic
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("env", ["raten", "gast:Raten"])
+@pytest.mark.parametrize("env", sampled(["raten", "gast:Raten"], every=2))
 def test_what_a_node_lacks_is_said_before_the_run_begins(
     start: Callable, cluster: tuple[str, dict[str, str]], tmp_path: Path, env: str
 ) -> None:

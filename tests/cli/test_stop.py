@@ -135,6 +135,7 @@ def found(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_twice_on_a_resumed_run_removes_nothing(earl, start: Callable, tiny: Path, tmp_path: Path) -> None:
     """A project that holds a recipe by that name, and a run whose checkpoints are gone."""
     line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, *BEFORE_THE_FIRST]

@@ -55,18 +55,18 @@ def test_tensorboard_beside_the_endpoint(earl: Callable, tiny: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_a_killed_run_has_each_step_once(earl: Callable, start: Callable, tiny: Path, tmp_path: Path) -> None:
-    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", "--steps", 30]
-    sizes = ["--set", "run.checkpoint_every=12", "--set", "evaluate.every=10"]
+    line = ["train", "tictactoe", "--config", tiny, "--runs", tmp_path, "--name", "a", "--steps", 14]
+    sizes = ["--set", "run.checkpoint_every=6", "--set", "evaluate.every=5"]
     with start(*line, *sizes, "--set", EVERY, start_new_session=True) as process:
         for said in process.stderr:
-            if "step 20/31" in said:  # between the checkpoints of 12 and 24
+            if "step 10/15" in said:  # between the checkpoints of 6 and 12
                 os.killpg(process.pid, signal.SIGKILL)
                 break
         process.stderr.read()
     assert earl("train", "--resume", "a", "--runs", tmp_path).code == 0
     folder = RunFolder(tmp_path / "a")
     expected = in_database(folder)
-    assert [step for step, _ in expected["reward"]] == list(range(2, 32))
+    assert [step for step, _ in expected["reward"]] == list(range(2, 16))
     assert in_tensorboard(folder) == rounded(expected)
     assert in_mlflow(folder) == expected
 

@@ -195,6 +195,7 @@ def vllm_server(tmp_path_factory):
         process.terminate()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_vllms_server_replies_as_the_model_does(vllm_server, capsys):
     url, folder, policy = vllm_server

@@ -187,7 +187,7 @@ def against_plan(name: str, layers: int | None, layout: Layout, tokens: int, row
             ("Qwen2.5-7B", Layout(8)),
             ("Qwen3-8B", Layout(1, 8)),  # the norms' copies in 32 bits are its peak
         ],
-        every=2,
+        every=3,
     ),
     ids=str,
 )

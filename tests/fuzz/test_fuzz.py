@@ -272,6 +272,7 @@ def test_a_short_round_breaks_nothing(fuzzer):
     assert not found, found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_round_of_two_processes_breaks_nothing(tmp_path, capfd):
     code = main(["--seconds", "4", "--processes", "2", "--seed", "100000"])

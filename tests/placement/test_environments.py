@@ -98,6 +98,7 @@ class FaultInjector:
             self.injected.append(name)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_ray")
 def test_lost_samplers_and_environments_cost_no_episode(expected, tmp_path):

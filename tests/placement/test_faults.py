@@ -82,6 +82,7 @@ def test_a_rank_that_stops_while_samplers_draw_weights_from_it_is_replaced(calm,
     assert len(recoveries(run)) >= 1  # what was mended before the first checkpoint is forgotten with that
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_rows_of_processes_that_are_killed_and_stopped_meanwhile_are_the_same_to_the_bit(calm, tmp_path):
     folder, run = struck(

@@ -42,6 +42,7 @@ print(json.dumps({"resident": seen, "pieces": [c.cache_info().currsize for c in 
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 @pytest.mark.parametrize("name", sampled(["ppo", "grpo"], every=2))

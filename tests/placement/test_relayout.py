@@ -68,6 +68,7 @@ def alone(tmp_path_factory):
     return numbers(trained(tmp_path_factory.mktemp("alone"), "alone", build(override(RECIPE, SHORT))))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_whose_samplers_are_split_is_like_one_whose_are_not(alone, tmp_path):
     assignments = [*SHORT, "placement.kind=colocated", "placement.samplers=2", "sampler.tp=2"]

@@ -202,6 +202,7 @@ def test_tasks_run_on_every_host_and_their_links_have_the_rate(cluster: Rehearse
         rehearsal.up(cluster.name, 1, RATE, cpus=1, memory_mib=128, say=print)
 
 
+@pytest.mark.exhaustive
 def test_faults_befall_one_host_and_are_healed(cluster: RehearsedCluster) -> None:
     rehearsal.fail(cluster, 2, "kill")
     assert rehearsal.inside(rehearsal.namespace_path(cluster, 2)) == []

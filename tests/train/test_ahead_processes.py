@@ -27,6 +27,7 @@ BLOWS = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_processes_of_a_cluster_that_are_killed_and_stopped_cost_no_episode(ahead_recipe, new_run, assert_sound):
     config = ahead_recipe(2, placement={"samplers": 2})
     folder, injector = new_run(config), FaultInjector([*BLOWS], _signal)

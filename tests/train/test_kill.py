@@ -102,6 +102,7 @@ def finish(folder):
     return said
 
 
+@pytest.mark.exhaustive
 def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, new_run, remains, undisturbed):
     rng = random.Random(3)
     folder = new_run(recipe, "killed")

@@ -142,6 +142,7 @@ def wide_left_alone(tmp_path_factory):
     ("role", "who", "stage"),
     sampled([("rollout worker", "rollout worker 1", "rollout"), ("learner rank", "learner rank 1", "update")], every=2),
 )
+@pytest.mark.exhaustive
 def test_a_run_that_runs_out_of_memory_while_weights_are_sent_goes_on(tmp_path, wide_left_alone, role, who, stage):
     # A rank packs a bucket of them, a sampler makes one tensor after the other, after the update of step 2.
     famine = Famine(role, ("learner rank", "update"), at=2)

@@ -50,6 +50,7 @@ def test_the_tables_are_met(fresh: Calibration) -> None:
     assert off[~dense].mean() < 0.06
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_gpu_left_out_lies_in_its_intervals_and_its_own_rows_narrow_them() -> None:
     left = [row for row in measured() if row.gpu == "H200"]
