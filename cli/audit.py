@@ -19,11 +19,14 @@ FOUND = 1
 
 @declared("audit")
 def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
-    from earl.audit import audit
     from earl.cli.players import need_run
 
+    folder = need_run(root, run)
+
+    from earl.audit import audit  # imports torch, which a wrong name does not need
+
     with console(stderr=True).status("reading") as status:  # shows nothing if stderr is no terminal
-        said = audit(need_run(root, run), step, status.update)
+        said = audit(folder, step, status.update)
     if as_json:
         print_json(_object(said))
     else:

@@ -1,7 +1,8 @@
-"""Loads the run or the model that a command names, ready to play."""
+"""Loads the run or the model that a command names, ready to play. torch is imported only once the names stand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,21 +11,19 @@ from earl.cli.players import find_run, in_env, need_run, unknown_player
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
 from earl.config import Config
-from earl.engine.model import load
-from earl.engine.served import served
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
-from earl.league import League
 from earl.parallel.memory import known
-from earl.placement.embedded import EvalPolicy, judge
-from earl.placement.fragment import WithOpponents, loaded, world_of
-from earl.preflight import check_player
 from earl.recipe import build
-from earl.rollout.drivers import Completes, Greedy
 from earl.rollout.self_play import RUN
-from earl.rollout.tasks import EpisodeFactory
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
+
+if TYPE_CHECKING:
+    from earl.league import League
+    from earl.placement.embedded import EvalPolicy
+    from earl.rollout.drivers import Completes
+    from earl.rollout.tasks import EpisodeFactory
 
 Rules = tuple[Path | None, Sequence[str]]
 """The values of --config and --set."""
@@ -32,7 +31,7 @@ Rules = tuple[Path | None, Sequence[str]]
 
 def contestant(
     root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules | None = None
-) -> tuple[Config, EvalPolicy]:
+) -> "tuple[Config, EvalPolicy]":
     """Load a run, or the folder or hub id of a model. Raises EarlError if there is none, or an option does not apply.
 
     `checkpoint` of a run is "best", "last" or a step; `rules` change the packaged recipe for a model.
@@ -50,24 +49,17 @@ def contestant(
     if checkpoint is not None:
         raise EarlError(f"{player!r} is a model, not a run; leave out --checkpoint")
     config = _recipe(player, env, rules)
+
+    from earl.engine.model import load
+    from earl.placement.embedded import judge
+    from earl.preflight import check_player
+
     policy = load(player)
     check_player(config, policy)
     return config, judge(config, policy)
 
 
-class OfEach(WithOpponents):
-    """The samplers of a league's checkpoints, by the names of its players."""
-
-    def __init__(self, samplers: Mapping[str, Completes]) -> None:
-        super().__init__(next(iter(samplers.values())))
-        self._samplers = samplers
-
-    def of(self, policy: str) -> Completes:
-        self._met |= {policy} - {""}
-        return self._samplers.get(policy, self._sampler)
-
-
-def league(root: Path, players: Sequence[str], env: str | None) -> League:
+def league(root: Path, players: Sequence[str], env: str | None) -> "League":
     """Runs, which play by their best checkpoints, checkpoints run:NAME@STEP, and scripted opponents, in the environment
     of the first run. Raises EarlError for a name that is none of these, and for a run of another environment."""
     known = {name: own for name in players if (own := _checkpoint(root, name))}
@@ -79,6 +71,9 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
             raise EarlError(f"{name!r} plays {known[name][0].env}, not {env}; leave it out, or name another --env")
         if name not in known and name.partition("@")[0].partition(":")[0] not in scripted.names(env):
             raise unknown_player(root, name, env)
+    from earl.league import League
+    from earl.placement.fragment import OfEach
+
     worlds = {name: world for name, (world, _) in known.items()}
     first = next(iter(worlds.values())).of(env) if worlds else None
     return League(
@@ -86,21 +81,30 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
     )
 
 
-def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | None:
+def _checkpoint(root: Path, name: str) -> "tuple[EpisodeFactory, Completes] | None":
     run, at, step = name.removeprefix(RUN).rpartition("@") if name.startswith(RUN) else (name, "@", "best")
     folder = find_run(root, run)
     if folder is None or not at:
         return None
+
+    from earl.placement.fragment import loaded
+
     return loaded(f"{RUN}{folder.path.resolve()}@{chosen_checkpoint(folder, step).step}")
 
 
-def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> tuple[Config, EvalPolicy]:
+def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> "tuple[Config, EvalPolicy]":
     """A model behind a server, ready to play by the recipe of an environment.
 
     `name` is a folder or hub id, for its tokenizer; `model` is the name that the server knows, if different. Raises
     EarlError if the server does not answer or does not know the model.
     """
     config = _recipe(name, env, rules)
+
+    from earl.engine.served import served
+    from earl.placement.embedded import EvalPolicy
+    from earl.placement.fragment import world_of
+    from earl.rollout.drivers import Greedy
+
     sampler = served(url, name, model)
     return config, EvalPolicy(world_of(config, sampler.tokenizer), Greedy(sampler))
 
@@ -112,8 +116,12 @@ def _recipe(name: str, env: str | None, rules: Rules | None) -> Config:
     return resolve(env, file, {}, assignments)
 
 
-def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> tuple[Config, EvalPolicy]:
+def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> "tuple[Config, EvalPolicy]":
     config = in_env(folder, build(folder.recipe()), env)
     chosen = chosen_checkpoint(folder, checkpoint or "best")
     click.echo(clean(f"{folder.name}, step {chosen.step}: {chosen.signed.said}"), err=True)
+
+    from earl.engine.model import load
+    from earl.placement.embedded import judge
+
     return config, judge(config, load(chosen.path), context_limit(chosen))

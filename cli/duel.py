@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -25,13 +25,15 @@ from earl.envs.base import ForeignEnv, Info, TextEnv
 from earl.envs.games.base import Game
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
-from earl.league import League
-from earl.placement.embedded import EvalPolicy
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import EVALUATION
 from earl.seeds import derive
 from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory
+
+if TYPE_CHECKING:
+    from earl.league import League
+    from earl.placement.embedded import EvalPolicy
 
 
 def typed() -> str:
@@ -234,12 +236,12 @@ def _play_scripted(player: ScriptedPlayer, person: Person, game: str, seat: int,
     click.echo(RESULTS[Outcome(info["outcome"])])
 
 
-def play_model(judge: EvalPolicy, name: str, seat: int, seed: int) -> None:
+def play_model(judge: "EvalPolicy", name: str, seat: int, seed: int) -> None:
     """Play against a model at `seat`. The person is the environment's opponent: the model plays as in evaluations."""
     _with_take_back(name, lambda person: _play_model(judge, person, name, seat, seed))
 
 
-def _play_model(judge: EvalPolicy, person: Person, name: str, seat: int, seed: int) -> None:
+def _play_model(judge: "EvalPolicy", person: Person, name: str, seat: int, seed: int) -> None:
     task = Task(judge.world.env, derive(EVALUATION, seed), seat, "person")
     episode, played = play_episode(judge, task, person, name)
     if isinstance(episode.env, BoardGameEnv):
@@ -253,7 +255,7 @@ def _play_model(judge: EvalPolicy, person: Person, name: str, seat: int, seed: i
     click.echo(RESULTS[played.outcome])
 
 
-def watch(judge: EvalPolicy, seed: int) -> None:
+def watch(judge: "EvalPolicy", seed: int) -> None:
     _, played = play_episode(judge, Task(judge.world.env, derive(EVALUATION, seed, "", 0, 0)))
     for turn in played.turns:
         asked = slice(turn.prompt_start, turn.action_start)
@@ -264,11 +266,13 @@ def watch(judge: EvalPolicy, seed: int) -> None:
     click.echo("solved" if solved else f"not solved ({played.stop})")
 
 
-def _text(judge: EvalPolicy, tokens: NDArray[np.int32]) -> str:
+def _text(judge: "EvalPolicy", tokens: NDArray[np.int32]) -> str:
     return judge.world.chat.decode(tuple(tokens.tolist()))
 
 
-def play_episode(judge: EvalPolicy, task: Task, opponent: object = None, name: str = "") -> tuple[Episode, Trajectory]:
+def play_episode(
+    judge: "EvalPolicy", task: Task, opponent: object = None, name: str = ""
+) -> tuple[Episode, Trajectory]:
     """Play one episode, and tell what a model of that name thinks. Raises EarlError if the environment fails."""
     episode = judge.world.episode(task, task.seed, 0, opponent)
     sampler = judge.sampler
@@ -338,7 +342,7 @@ class ShownBoard(BoardGameEnv):
         click.echo(board(self.game, self.state, seat))
 
 
-def watch_game(league: League, pair: tuple[str, str], seed: int) -> None:
+def watch_game(league: "League", pair: tuple[str, str], seed: int) -> None:
     """Let two players of a league meet once."""
     result = league.show(pair, seed, lambda board: ShownBoard(board, pair))
     how = " by forfeit" if result.forfeit else ""

@@ -3,17 +3,33 @@
 import re
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from earl.cli.main import INTERRUPTED
 from earl.cli.options import SETTINGS, declared, settings
 
+if TYPE_CHECKING:
+    from earl.config import Config
+
 
 def _number(steps: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", steps):
         raise click.BadParameter(f"{steps!r} is not a whole number; with --resume, +100 means 100 more.")
     return int(steps)
+
+
+def _check_names(recipe: "Config") -> None:
+    """Raises EarlError for an algorithm or a model that cannot be. The preflight does so too, and needs torch first."""
+    from earl.algorithms.registry import algorithm
+
+    path, own = recipe.model.path, recipe.algorithm
+    if path is not None and not Path(path).exists():
+        from earl.engine.source import hub_id
+
+        hub_id(path)
+    algorithm(own.name, **own.options)
 
 
 @declared("train")
@@ -32,6 +48,7 @@ def command(
     as_json: bool,
     **flags: str | int | None,
 ) -> None:
+    from earl.cli.players import need_run
     from earl.cli.recipes import names_address, origins, resolve
 
     if verbose and not dry_run:
@@ -46,6 +63,11 @@ def command(
     flags["steps"] = None if steps is None else _number(str(steps))
     paths = settings(flags)
     recipe = resolve(env, config, paths, assignments) if env is not None and resume is None else None
+
+    if resume is not None:
+        need_run(root, resume)
+    elif recipe is not None:
+        _check_names(recipe)
 
     from earl.cli import training  # imports torch, which --help and errors in a recipe do not need
 

@@ -14,7 +14,7 @@ LINT = Path(sys.executable).parent / "lint-imports"
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
+def package(tmp_path: Path) -> Path:
     """A copy of the code, links kept as links."""
     for name in ("earl", "envs", "agents", "cli", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
@@ -39,9 +39,9 @@ def house(tmp_path: Path) -> Path:
         ("earl/planted.py", "", "planted"),  # a module that has no place in the order
     ],
 )
-def test_a_planted_violation_is_found(house: Path, module: str, line: str, complaint: str) -> None:
-    (house / module).write_text(f"{line}\n")
-    ran = subprocess.run([LINT, "--no-cache"], cwd=house, capture_output=True, text=True)
+def test_a_planted_violation_is_found(package: Path, module: str, line: str, complaint: str) -> None:
+    (package / module).write_text(f"{line}\n")
+    ran = subprocess.run([LINT, "--no-cache"], cwd=package, capture_output=True, text=True)
     assert ran.returncode == 1
     assert complaint in " ".join(ran.stdout.split())
 

@@ -219,6 +219,18 @@ class WithOpponents:
         return loaded(policy)[1]
 
 
+class OfEach(WithOpponents):
+    """The samplers of a league's checkpoints, by the names of its players."""
+
+    def __init__(self, samplers: Mapping[str, Completes]) -> None:
+        super().__init__(next(iter(samplers.values())))
+        self._samplers = samplers
+
+    def of(self, policy: str) -> Completes:
+        self._met |= {policy} - {""}
+        return self._samplers.get(policy, self._sampler)
+
+
 class StreamsWithOpponents(WithOpponents):
     """The same over a sampler that completes single prompts."""
 
