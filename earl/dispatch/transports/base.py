@@ -82,6 +82,9 @@ class Transport(Protocol):
             PeerLost: naming the process that did not answer, and its host.
         """
 
+    def close(self) -> None:
+        """Leave the others, also in the middle of an exchange: those that wait for this process are told."""
+
 
 class Corrupted(EarlError):
     """A message does not match its checksum."""

@@ -17,8 +17,8 @@ from earl.batch import Rows, offsets_of
 from earl.config import PlacementConfig
 from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
-from earl.dispatch.transports.base import execute
-from earl.dispatch.transports.peers import PeerTransport, join
+from earl.dispatch.transports.base import Transport, execute
+from earl.dispatch.transports.peers import join
 from earl.dispatch.transports.rendezvous import Rendezvous, reached
 from earl.engine.learner import RowShare, minibatches, order_of
 from earl.errors import EarlError
@@ -44,7 +44,7 @@ class CallResult:
 class ExchangeMember:
     """An actor that is one process of an exchange group."""
 
-    _transport: PeerTransport | None = None
+    _transport: Transport | None = None
 
     def depart(self) -> None:
         if self._transport:

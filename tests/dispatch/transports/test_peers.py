@@ -174,6 +174,9 @@ class Damaging:
             min(came.items())[1][-1] ^= 4
         return came
 
+    def close(self):
+        self.others.close()
+
 
 def damaged(seat, store):
     peers = joined(seat, store)
@@ -181,7 +184,7 @@ def damaged(seat, store):
     try:
         return right(seat.process, execute(transfer(), seat.process, held(seat.process), transport, checksums=True))
     except EarlError as error:
-        peers.close()
+        transport.close()
         return str(error)
 
 
