@@ -29,6 +29,13 @@ COLUMNS: Columns = {
     "returns": np.dtype("float32"),
 }
 
+LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
+"""Columns of sampled rows; their targets are the sampled tokens."""
+LABELLED = (*LEARNED, "targets")
+"""The same where a teacher labelled them."""
+TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
+"""Columns of a teacher's rows, which have no sampled log-probs."""
+
 
 def columns(names: Iterable[str]) -> Columns:
     """Columns by name. Raises EarlError for an unknown one."""

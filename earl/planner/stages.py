@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
+from earl.dispatch.rows import LEARNED
 from earl.dispatch.rows import columns as named
 from earl.parallel.cost_model import guessed
 from earl.parallel.hardware import GIB
@@ -132,10 +133,6 @@ def _object(estimate: Estimate | None) -> dict[str, float] | None:
     return {name: float(f"{value:.5g}") for name, value in asdict(estimate).items()} if estimate else None
 
 
-MOVED = ("tokens", "mask", "logprobs", "turns", "value_mask")
-"""Columns that are dispatched; the learner makes the others."""
-
-
 def step(asked: Question, context: int, sampling: int, learning: int) -> PredictedStep:
     """A step whose longest episode has `context` tokens, every stage in the layout that takes it the least time."""
     costs, load = asked.costs, load_at(asked.costs.config.rollout.episodes, context)
@@ -152,7 +149,7 @@ def step(asked: Question, context: int, sampling: int, learning: int) -> Predict
     if missing:
         return PredictedStep(context, episodes, tokens, gpus, (), f"{' and '.join(missing)}: no layout fits", None, ())
     planned = DispatchJob(costs.cluster, costs.shape, context, episodes, first.layout, last.layout, shared, True)
-    moved = entry(planned, named(MOVED), (*RATES, costs.network_gbps))
+    moved = entry(planned, named(LEARNED), (*RATES, costs.network_gbps))
     parts = (
         StageTime("rollout", costs.estimate(first, load), first.layout),
         StageTime("dispatch", _exactly(moved.times[-1].direct_s), None),

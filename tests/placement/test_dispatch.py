@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from earl.batch import Rows
 from earl.config import PlacementConfig
-from earl.dispatch.rows import Work, empty
+from earl.dispatch.rows import LABELLED, LEARNED, Work, empty
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
 from earl.engine.learner import RowShare, minibatches, order_of
@@ -26,7 +26,7 @@ from earl.placement.ray import row_exchange
 from earl.placement.ray.actor_group import CallResults, Member
 from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.row_exchange import LABELLED, LEARNED, CallResult, EpisodeTable, Manifest, RowDispatcher, shares
+from earl.placement.ray.row_exchange import CallResult, EpisodeTable, Manifest, RowDispatcher, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import Learnable, pack, trajectories_of
 from earl.rollout.tasks import draw

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from earl.config import Config
+from earl.dispatch.rows import LABELLED, LEARNED, TAUGHT
 from earl.dispatch.transports.rendezvous import Rendezvous
 from earl.engine.local import Meeting
 from earl.engine.sampler import Probe, StaleWeights
@@ -21,7 +22,7 @@ from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import Players, in_order, most, share
 from earl.placement.ray.actor_group import ActorGroup, Call, Member, method
-from earl.placement.ray.row_exchange import LABELLED, LEARNED, TAUGHT, EpisodeTable, ExchangeFailed
+from earl.placement.ray.row_exchange import EpisodeTable, ExchangeFailed
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSender, WeightSource
 from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw

@@ -85,14 +85,6 @@ def told(work: Callable[[], Any]) -> CallResult:
         return CallResult(_line(error))
 
 
-LEARNED = ("tokens", "mask", "logprobs", "turns", "value_mask")
-"""Columns of sampled rows; their targets are the sampled tokens."""
-LABELLED = (*LEARNED, "targets")
-"""The same where a teacher labelled them."""
-TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
-"""Columns of a teacher's rows, which have no sampled log-probs."""
-
-
 @dataclass(frozen=True, slots=True)
 class EpisodeTable(RowTable):
     """The rows of all workers, in the order of their episodes."""
