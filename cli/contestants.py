@@ -13,17 +13,17 @@ from earl.cli.text import clean
 from earl.config import Config
 from earl.engine.source import HUB_ID
 from earl.errors import EarlError
+from earl.league import League
 from earl.parallel.memory import known
 from earl.recipe import build
+from earl.rollout.drivers import Completes, Greedy
 from earl.rollout.self_play import RUN
+from earl.rollout.tasks import EpisodeFactory
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
 
 if TYPE_CHECKING:
-    from earl.league import League
     from earl.placement.embedded import EvalPolicy
-    from earl.rollout.drivers import Completes
-    from earl.rollout.tasks import EpisodeFactory
 
 Rules = tuple[Path | None, Sequence[str]]
 """The values of --config and --set."""
@@ -59,7 +59,7 @@ def contestant(
     return config, judge(config, policy)
 
 
-def league(root: Path, players: Sequence[str], env: str | None) -> "League":
+def league(root: Path, players: Sequence[str], env: str | None) -> League:
     """Runs, which play by their best checkpoints, checkpoints run:NAME@STEP, and scripted opponents, in the environment
     of the first run. Raises EarlError for a name that is none of these, and for a run of another environment."""
     known = {name: own for name in players if (own := _checkpoint(root, name))}
@@ -71,7 +71,6 @@ def league(root: Path, players: Sequence[str], env: str | None) -> "League":
             raise EarlError(f"{name!r} plays {known[name][0].env}, not {env}; leave it out, or name another --env")
         if name not in known and name.partition("@")[0].partition(":")[0] not in scripted.names(env):
             raise unknown_player(root, name, env)
-    from earl.league import League
     from earl.placement.fragment import OfEach
 
     worlds = {name: world for name, (world, _) in known.items()}
@@ -81,7 +80,7 @@ def league(root: Path, players: Sequence[str], env: str | None) -> "League":
     )
 
 
-def _checkpoint(root: Path, name: str) -> "tuple[EpisodeFactory, Completes] | None":
+def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | None:
     run, at, step = name.removeprefix(RUN).rpartition("@") if name.startswith(RUN) else (name, "@", "best")
     folder = find_run(root, run)
     if folder is None or not at:
@@ -103,7 +102,6 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
     from earl.engine.served import served
     from earl.placement.embedded import EvalPolicy
     from earl.placement.fragment import world_of
-    from earl.rollout.drivers import Greedy
 
     sampler = served(url, name, model)
     return config, EvalPolicy(world_of(config, sampler.tokenizer), Greedy(sampler))

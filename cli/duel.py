@@ -25,6 +25,7 @@ from earl.envs.base import ForeignEnv, Info, TextEnv
 from earl.envs.games.base import Game
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, Interrupted
+from earl.league import League
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import EVALUATION
@@ -32,7 +33,6 @@ from earl.seeds import derive
 from earl.trajectory import Author, Completion, Outcome, Prompt, StopReason, Task, Trajectory
 
 if TYPE_CHECKING:
-    from earl.league import League
     from earl.placement.embedded import EvalPolicy
 
 
@@ -342,7 +342,7 @@ class ShownBoard(BoardGameEnv):
         click.echo(board(self.game, self.state, seat))
 
 
-def watch_game(league: "League", pair: tuple[str, str], seed: int) -> None:
+def watch_game(league: League, pair: tuple[str, str], seed: int) -> None:
     """Let two players of a league meet once."""
     result = league.show(pair, seed, lambda board: ShownBoard(board, pair))
     how = " by forfeit" if result.forfeit else ""

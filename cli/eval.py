@@ -31,6 +31,7 @@ def command(
     as_json: bool,
     **told: Any,
 ) -> None:
+    from earl import evaluation
     from earl.cli.match_tables import as_objects, match_tables
     from earl.cli.text import console
     from earl.envs import registry
@@ -41,9 +42,6 @@ def command(
     if round_robin:
         return _league(told["root"], players, told["env"], episodes or LEAGUE_GAMES, seed, as_json)
     config, judge = _judged(players[0], **told)
-
-    from earl import evaluation  # imports torch, which a wrong name does not need
-
     if not opponents:
         opponents = (evaluation.ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)

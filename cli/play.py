@@ -14,6 +14,7 @@ def command(
     env: str, against: str | None, seat: str | None, checkpoint: str | None, seed: int, root: Path, other: str | None
 ) -> None:
     from earl.agents.scripted import registry as scripted
+    from earl.cli import contestants, duel
     from earl.cli.players import find_run, unknown_player
     from earl.envs import registry
     from earl.errors import EarlError
@@ -29,21 +30,7 @@ def command(
         if against is None or checkpoint or task:
             raise click.UsageError("--watch names the second of two players of a game; name the first with --against.")
         pair = (other, against) if seat == "second" else (against, other)
-        from earl.cli.contestants import league
-
-        playing = league(root, pair, env)
-    elif folder is None and against is None and not task:
-        some = ", ".join(scripted.names(env))
-        raise EarlError(f"{env} is a game for two; name a run or an opponent with --against, of: {some}")
-    elif folder is None and against is not None:
-        if task or against.partition("@")[0].partition(":")[0] not in {*scripted.BOARD_PLAYERS, *scripted.names(env)}:
-            raise unknown_player(root, against, env)
-        scripted.player(against, env)  # an effort or an epsilon that it cannot have is refused
-
-    from earl.cli import contestants, duel  # imports torch, which a wrong name does not need
-
-    if other is not None:
-        return duel.watch_game(playing, pair, seed)
+        return duel.watch_game(contestants.league(root, pair, env), pair, seed)
     own = 1 - SEATS.index(seat or "first")
     try:
         if folder is not None:
@@ -52,8 +39,13 @@ def command(
                 duel.watch(judge, seed)
             else:
                 duel.play_model(judge, folder.name, own, seed)
-        elif against is None:
+        elif against is None and task:
             duel.solve(registry.make(env), seed)
+        elif against is None:
+            some = ", ".join(scripted.names(env))
+            raise EarlError(f"{env} is a game for two; name a run or an opponent with --against, of: {some}")
+        elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.BOARD_PLAYERS, *scripted.names(env)}:
+            raise unknown_player(root, against, env)
         else:
             duel.play_scripted(against, env, own, seed)
     except KeyboardInterrupt:

@@ -60,6 +60,9 @@ FORFEITS = TRUNCATING | {StopReason.ILLEGAL_ACTION, StopReason.TURN_LIMIT}
 FAULTS = frozenset({StopReason.ENV_ERROR, StopReason.SAMPLER_ERROR})
 """Stop reasons that say nothing about the policy: the environment failed, or a server's reply was invalid."""
 
+Labels = Mapping[int, Sequence[int]]
+"""Turn (by its index in the trajectory) → the tokens that a teacher would have written."""
+
 
 class Outcome(StrEnum):
     """How an episode ended for the agent. Tool tasks use only WIN (solved) and LOSS (not solved)."""
@@ -161,7 +164,7 @@ class Trajectory(Ended):
     illegal: int  # invalid replies, whether or not the episode continued
     error: str | None = None  # one line that names the fault when stop is one of FAULTS
     tools: tuple[ToolCall, ...] = field(default=(), compare=False)
-    labels: Mapping[int, Sequence[int]] = field(default_factory=dict, compare=False)
+    labels: Labels = field(default_factory=dict, compare=False)
     """Turn → the tokens that a teacher would have written, where it is asked in training; not in the file."""
 
     @property

@@ -40,7 +40,7 @@ from earl.recipe import build
 from earl.rollout.drivers import Completes, Greedy, Playable, Streams, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
-from earl.rollout.pack import Labels, by_seat, contexts, learnable, num_rows, pack
+from earl.rollout.pack import by_seat, contexts, learnable, num_rows, pack
 from earl.rollout.self_play import RUN
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
@@ -48,7 +48,7 @@ from earl.runs.folder import open_existing
 from earl.runs.storage import storage
 from earl.runs.summary import chosen_checkpoint, context_limit
 from earl.seeds import derive
-from earl.trajectory import Author, Completion, Group, Outcome, Prompt, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Group, Labels, Outcome, Prompt, StopReason, Task, Trajectory, Turn
 
 FORM = '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
 

@@ -14,9 +14,8 @@ from typing import Protocol, runtime_checkable
 from earl.agents.scripted.base import Agent
 from earl.errors import EarlError, boundary
 from earl.rollout.episode import Episode
-from earl.rollout.pack import Labels
 from earl.rollout.self_play import PairedEpisodes
-from earl.trajectory import Completion, Prompt, Trajectory
+from earl.trajectory import Completion, Labels, Prompt, Trajectory
 
 THREADS = 32  # environments that may answer at the same time
 

@@ -1,6 +1,6 @@
 """From trajectories to packed rows and batches, and back to training records."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby, islice
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from earl.trajectory import (
     FAULTS,
     Group,
     GroupOf,
+    Labels,
     Played,
     PlayedGroups,
     TrainingRecord,
@@ -26,9 +27,6 @@ from earl.trajectory import (
 
 P = TypeVar("P", bound=Played)
 G = TypeVar("G", bound=GroupOf[Any])
-
-Labels = Mapping[int, Sequence[int]]
-"""Turn (by its index in the trajectory) → the tokens that a teacher would have written."""
 
 
 def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = None) -> Rows:
