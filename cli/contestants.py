@@ -71,13 +71,14 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
             raise EarlError(f"{name!r} plays {known[name][0].env}, not {env}; leave it out, or name another --env")
         if name not in known and name.partition("@")[0].partition(":")[0] not in scripted.names(env):
             raise unknown_player(root, name, env)
+    worlds = {name: world for name, (world, _) in known.items()}
+    if not worlds:
+        return League(env, {}, worlds, None)
+
     from earl.placement.fragment import OfEach
 
-    worlds = {name: world for name, (world, _) in known.items()}
-    first = next(iter(worlds.values())).of(env) if worlds else None
-    return League(
-        env, first.options if first else {}, worlds, OfEach({n: s for n, (_, s) in known.items()}) if known else None
-    )
+    options = next(iter(worlds.values())).of(env).options
+    return League(env, options, worlds, OfEach({name: sampler for name, (_, sampler) in known.items()}))
 
 
 def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | None:
