@@ -57,15 +57,8 @@ POLL_SECONDS = 0.02
 FLOOD = 128
 """Times the kept output, after which a command is ended."""
 SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/alternatives",
-    "/etc/localtime",
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"),
 )
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 ROOTS = ("/mnt", "/srv", "/tmp", "/var/tmp", "/opt", "/home")
@@ -196,19 +189,22 @@ def map_ids(keeper: int) -> None:
     write(f"/proc/{keeper}/uid_map", lines or f"{USER} {os.geteuid()} 1\n")
 
 
-def read(path: str) -> str:
+def read(path: str, folder: int | None = None) -> str:
+    """A short file; "" where it is not there, or no more."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY, dir_fd=folder)
     except OSError:
         return ""
     try:
-        return os.read(file, 1 << 16).decode()
+        return os.read(file, 1 << 12).decode("utf-8", "replace")
+    except OSError:
+        return ""
     finally:
         os.close(file)
 
 
-def write(path: str, text: str) -> None:
-    file = os.open(path, os.O_WRONLY)
+def write(path: str, text: str, folder: int | None = None) -> None:
+    file = os.open(path, os.O_WRONLY, dir_fd=folder)
     try:
         os.write(file, text.encode())
     finally:
@@ -277,8 +273,7 @@ def first_process(limits: Limits, channel: int, answers: int, events: int) -> No
         raise OSError(0, f"missing: {', '.join(missing)}")
     proc = mounts(limits)
     os.chdir("/scratch")
-    score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc)
-    os.write(score, b"1000")  # where the host has too little memory, a program in a sandbox is the first to end
+    write("self/oom_score_adj", "1000", proc)  # where the host has too little memory, this is the first to end
     prctl(4, 0, "not to be traced")
     own = (channel, proc, answers, events)
     above = max(EVENTS, *own) + 1  # the server has a descriptor for each sandbox, so they may have any numbers
@@ -382,10 +377,7 @@ class Command:
         self.take_rest()
         for descriptor in (watch, *self.kept, *((feed,) if self.given else ())):
             os.close(descriptor)
-        if how == "exit" and os.WIFSIGNALED(status):
-            how = "signal"
-        code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        return self.told(how, code, began)
+        return self.told(how, os.waitstatus_to_exitcode(status), began)
 
     def run_in_session(self, began: float) -> bytes:
         """The program is what was given. It ends with the session, or when that says so, by a byte, its exit code."""
@@ -408,8 +400,7 @@ class Command:
             status = self.end(session.process)
             self.take_rest()
             session.close()
-            how = "signal" if how == "exit" and os.WIFSIGNALED(status) else how
-            code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            code = os.waitstatus_to_exitcode(status)
         return self.told(how, code, began)
 
     def take_rest(self) -> None:
@@ -418,10 +409,12 @@ class Command:
                 pass
 
     def told(self, how: str, code: int, began: float) -> bytes:
+        """The answer; a negative code is a signal's number."""
         out, err = self.kept.values()
+        how = "signal" if how == "exit" and code < 0 else how
         how = "memory" if how in ("exit", "signal") and memory_kills() > self.kills else how
         cut = max(0, self.written - len(out) - len(err))
-        head = f"{how} {code} {len(out)} {len(err)} {cut} {time.monotonic() - began}\n"
+        head = f"{how} {abs(code)} {len(out)} {len(err)} {cut} {time.monotonic() - began}\n"
         return head.encode() + bytes(out) + bytes(err)
 
     def start(self) -> tuple[int, int]:
@@ -580,16 +573,7 @@ def watch_of(process: int) -> int:
 
 def state(process: int) -> str:
     """Such as S or Z, a process that has ended and is not waited for; X: there is none."""
-    try:
-        file = os.open(f"{process}/stat", os.O_RDONLY, dir_fd=PROC)
-    except OSError:
-        return "X"
-    try:
-        return os.read(file, 1000).rpartition(b") ")[2][:1].decode()
-    except OSError:
-        return "X"
-    finally:
-        os.close(file)
+    return read(f"{process}/stat", PROC).rpartition(") ")[2][:1] or "X"
 
 
 def memory_kills() -> int:
@@ -607,16 +591,7 @@ def memory_bytes() -> int:
 
 
 def resident(process: object) -> int:
-    try:
-        file = os.open(f"{process}/statm", os.O_RDONLY, dir_fd=PROC)
-    except OSError:
-        return 0  # it has ended
-    try:
-        return int(os.read(file, 100).split()[1])
-    except (OSError, IndexError):
-        return 0
-    finally:
-        os.close(file)
+    return int((read(f"{process}/statm", PROC).split() or "00")[1])  # 0: it has ended
 
 
 def become(words: list[str]) -> None:
