@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from earl.benchmarks.repeats import in_turns
-from earl.sandbox import local
+from earl.sandbox import inside, local
 
 PROGRAM = ["-c", "print(2+2)"]
 
@@ -66,9 +66,14 @@ def _percentiles(times: list[float]) -> dict[str, float]:
 
 
 def _held() -> dict[str, int]:
-    """What could leak: open descriptors and descendants of this process, mounts of the machine."""
+    """What could leak: open descriptors and descendants of this process, mounts and cgroups of the machine."""
     descriptors = len([*Path("/proc/self/fd").iterdir()])
-    return {"descriptors": descriptors, "processes": _descendants("self"), "mounts": len(mounts())}
+    return {
+        "descriptors": descriptors,
+        "processes": _descendants("self"),
+        "mounts": len(mounts()),
+        "cgroups": len(cgroups()),
+    }
 
 
 def mounts() -> list[str]:
@@ -77,6 +82,16 @@ def mounts() -> list[str]:
     return [line for line in listed if "/netns" not in line]
 
 
-def _descendants(process: str) -> int:
+def cgroups() -> list[str]:
+    """Those that sandboxes of this process have, by the server that makes them."""
+    found = [path for parent in inside.cgroup_parents() for path in Path(parent).glob("earl-*")]
+    return [str(path) for path in found if path.name.split("-")[1] in _children("self")]
+
+
+def _children(process: str) -> list[str]:
     listed = [path.read_text(encoding="utf-8").split() for path in Path(f"/proc/{process}/task").glob("*/children")]
-    return sum(1 + _descendants(child) for own in listed for child in own)
+    return [child for own in listed for child in own]
+
+
+def _descendants(process: str) -> int:
+    return sum(1 + _descendants(child) for child in _children(process))

@@ -18,4 +18,4 @@ def command(as_json: bool) -> None:
     rows = [(name, "no" if fault else "yes", one_line(fault)) for name, fault in found.items()]
     console().print(table(("layer", "here", "what is in its way"), rows))
     who = "nobody, since earl runs as root" if os.geteuid() == 0 else "this user"
-    return click.echo(f"programs in a sandbox run on the host as {who}")
+    return click.echo(f"programs in a sandbox that is no container run on the host as {who}")

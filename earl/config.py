@@ -459,6 +459,12 @@ class EnvConfig(OneEnvConfig):
 class SandboxConfig(Section):
     """[sandbox]: what the programs of one episode may use together, where an environment runs any."""
 
+    kind: Literal["local", "bubblewrap", "nsjail", "docker", "podman"] = "local"
+    """What makes its namespaces: earl itself, or another program, see `earl doctor`."""
+    image: str = "docker.io/library/python:3.12-slim"
+    """Of docker or podman, which have it already; with Python 3.11 or later."""
+    runtime: str = ""
+    """Of docker or podman, such as "runsc" (gVisor); empty: their own."""
     seconds: float = Field(5.0, gt=0)
     """Of one command, by the clock on the wall."""
     memory_mb: int = Field(512, ge=32)
@@ -471,7 +477,7 @@ class SandboxConfig(Section):
     """Kept of each of standard output and error, in KiB; who writes 128 times as much is ended."""
     read: list[Annotated[str, Field(pattern="^/")]] = Field([])
     """Folders of this machine that programs may read, beside those of the system and of Python."""
-    require: list[Literal["seccomp", "landlock"]] = Field(["seccomp", "landlock"])
+    require: list[Literal["seccomp", "landlock", "cgroup"]] = Field(["seccomp", "landlock"])
     """Layers without which no sandbox starts, see `earl doctor`; namespaces, limits and no_new_privs always are."""
 
 

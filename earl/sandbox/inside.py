@@ -1,7 +1,8 @@
 """The program behind `LocalSandbox`: a server that forks sandboxes, and the first process of each of them.
 
     LocalSandbox ─▶ serve() ─fork─▶ keep() ─new namespaces, fork─▶ first_process(), pid 1 ─fork─▶ the command
-          └──────────────────── commands and results, over a socket of its own ─────┘
+          │                            └─exec─▶ bwrap, docker, …  ─▶ enter() ─┘ │
+          └──────────────────── commands and results, over a socket of its own ─┘
 
 It imports nothing of earl and little of Python, since each command is a fork of it. A command has no way out of what
 is set up here:
@@ -10,6 +11,7 @@ is set up here:
     mounts        a root of its own: programs and libraries read-only, /scratch of bounded size, no /proc
     identity      no root, no capability, no_new_privs, an empty environment, no open file of the host
     rlimits       memory of a process, processes, files and their size, core dumps, priority
+    cgroup        memory and processes of the sandbox as a whole
     landlock      writes only in /scratch; no TCP; no signal or socket out of the command
     seccomp       no system call that makes namespaces or mounts, traces, loads code into the kernel, or has a network
 
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
 
 Limits = dict[str, "Any"]  # the fields of SandboxConfig
 LIBC = ctypes.CDLL(None, use_errno=True)
-CHANNEL, PROC = 3, 4
-"""Descriptors of a first process."""
+CHANNEL, PROC, ANSWERS, EVENTS = 3, 4, 5, 6
+"""Descriptors of a first process; the channel and its answers are one socket, or two pipes of a container."""
+LAST = (1 << 31) - 1
+"""The highest descriptor there can be."""
+CONTAINERS = ("docker", "podman")
+"""Kinds of sandboxes that have namespaces, mounts and cgroups before `enter`."""
 USER, NOBODY = 1000, 65534
 """Who runs commands, as seen inside; and on the host, where the server is root."""
 NAMESPACES = {
@@ -44,19 +50,15 @@ NAMESPACES = {
 }  # fmt: skip
 SESSION = ["python", "-i"]
 """The command whose interpreter stays, with its variables, for the next one."""
+CGROUPS = "/sys/fs/cgroup"
+OWN_MB, OWN_PROCESSES = 64, 8
+"""What a sandbox uses beside its commands."""
 POLL_SECONDS = 0.02
 FLOOD = 128
 """Times the kept output, after which a command is ended."""
 SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/alternatives",
-    "/etc/localtime",
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"),
 )
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 ROOTS = ("/mnt", "/srv", "/tmp", "/var/tmp", "/opt", "/home")
@@ -88,26 +90,51 @@ def serve() -> None:
     prctl(36, 1, "child subreaper")
     ready = select.poll()
     ready.register(0, select.POLLIN)
+    made: dict[int, list[str]] = {}  # by the descriptor of a first process, its cgroup
+    remove_left_cgroups()
     while os.getppid() == parent:
-        for descriptor, _ in ready.poll(1000):
+        found = ready.poll(1000)
+        reap()  # also what a program that makes sandboxes has left
+        for descriptor, _ in found:
             if descriptor:  # a first process has ended
                 ready.unregister(descriptor)
                 os.close(descriptor)
-                reap()
+                remove(made.pop(descriptor))
                 continue
-            message, told, *_ = control.recvmsg(1 << 16, _socket.CMSG_SPACE(4))
+            message, told, *_ = control.recvmsg(1 << 18, _socket.CMSG_SPACE(4))
             if not message:
+                end_all(made)
                 return
             channel = struct.unpack("i", told[0][2])[0]
+            limits = marshal.loads(message)
+            folders = [] if limits["kind"] in CONTAINERS else make_cgroup(limits)  # they make one themselves
             try:
-                first, layers = make(channel, marshal.loads(message))
-                ready.register(os.pidfd_open(first), select.POLLIN)
-                answer = b"%d %s" % (first, layers)
+                watch = os.pidfd_open(make(channel, limits, folders))
+                made[watch] = folders
+                ready.register(watch, select.POLLIN)
+                control.sendmsg([b"made"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", watch))])
             except OSError as error:
-                answer = b"0 " + str(error.strerror).encode()
+                control.send(str(error.strerror).encode())
                 reap()
+                remove(folders)
             os.close(channel)
-            control.send(answer)
+    end_all(made)
+
+
+def end_all(made: dict[int, list[str]]) -> None:
+    """End all sandboxes, and remove their cgroups, which would outlive this process."""
+    for watch in made:
+        try:
+            _signal.pidfd_send_signal(watch, _signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    try:
+        while True:
+            os.waitpid(-1, 0)
+    except ChildProcessError:
+        pass
+    for folders in made.values():
+        remove(folders)
 
 
 def reap() -> None:
@@ -118,32 +145,31 @@ def reap() -> None:
         pass
 
 
-def make(channel: int, limits: Limits) -> tuple[int, bytes]:
-    """The process id of a new sandbox's first process, and the layers that it has."""
+def make(channel: int, limits: Limits, folders: list[str]) -> int:
+    """The process id of a new sandbox's first process, or of the program that makes it."""
     (told, tell), (wait, go) = os.pipe(), os.pipe()
     keeper = os.fork()
     if not keeper:
         os.close(told)
         os.close(go)
-        keep(channel, tell, wait, limits)
+        keep(channel, tell, wait, limits, folders)
     os.close(tell)
     os.close(wait)
     try:
         expect(told)
+        if limits["kind"] in CONTAINERS:
+            return keeper
         map_ids(keeper)
         os.write(go, b"1")
+        if limits["argv"]:
+            return keeper
         first = int(expect(told))
         os.waitpid(keeper, 0)
         os.write(go, b"2")
-        return first, expect(told)
-    except OSError:
-        os.close(go)  # whoever waits for it ends
-        go = -1
-        raise
+        return first
     finally:
         os.close(told)
-        if go >= 0:
-            os.close(go)
+        os.close(go)  # whoever waits for it ends
 
 
 def expect(told: int) -> bytes:
@@ -163,50 +189,102 @@ def map_ids(keeper: int) -> None:
     write(f"/proc/{keeper}/uid_map", lines or f"{USER} {os.geteuid()} 1\n")
 
 
-def write(path: str, text: str) -> None:
-    file = os.open(path, os.O_WRONLY)
+def read(path: str, folder: int | None = None) -> str:
+    """A short file; "" where it is not there, or no more."""
+    try:
+        file = os.open(path, os.O_RDONLY, dir_fd=folder)
+    except OSError:
+        return ""
+    try:
+        return os.read(file, 1 << 12).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+
+
+def write(path: str, text: str, folder: int | None = None) -> None:
+    file = os.open(path, os.O_WRONLY, dir_fd=folder)
     try:
         os.write(file, text.encode())
     finally:
         os.close(file)
 
 
-def keep(channel: int, tell: int, wait: int, limits: Limits) -> None:
-    """Enter new namespaces, and leave a first process in them."""
+def keep(channel: int, tell: int, wait: int, limits: Limits, folders: list[str]) -> None:
+    """Enter new namespaces, and leave a first process in them; or become the program that makes them."""
     try:
-        checked(LIBC.unshare(sum(NAMESPACES.values())), "namespaces")
+        for folder in folders:  # the kernel waits to move a process of version 2, and moves a thread at once
+            write(folder + ("/tasks" if os.path.exists(f"{folder}/tasks") else "/cgroup.procs"), "0")
+        events = memory_events(folders)
+        container = limits["kind"] in CONTAINERS
+        if not container:
+            checked(LIBC.unshare(NAMESPACES["user"] if limits["argv"] else sum(NAMESPACES.values())), "namespaces")
         os.write(tell, b"ok ")
-        if not os.read(wait, 1):
+        if not container and not os.read(wait, 1):
             os._exit(1)
+        if limits["argv"]:
+            tell = 2
+            become_runtime(channel, events, limits)
         first = os.fork()
         if first:
             os.write(tell, b"ok %d" % first)
             os._exit(0)
         if not os.read(wait, 1):
             os._exit(1)
-        first_process(channel, tell, limits)
+        tell = channel
+        prctl(1, _signal.SIGKILL, "death with the server")
+        first_process(limits, channel, channel, events)
     except BaseException as error:
-        os.write(tell, f"{getattr(error, 'strerror', error)}".encode())
-    os._exit(1)
+        os.write(tell, f"{getattr(error, 'strerror', error)}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def become_runtime(channel: int, events: int, limits: Limits) -> None:
+    """Go on as the program that makes the sandbox; `enter` is what it runs there. Faults of it go to the channel."""
+    prctl(1, _signal.SIGKILL, "death with the server")
+    for number, descriptor in enumerate((channel, channel, channel, os.dup(events))):
+        os.dup2(descriptor, number)
+    call(436, "close_range", 4, LAST, 0)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    os.execve(limits["argv"][0], limits["argv"], limits["environment"] or os.environ)
 
 
 # The first process of a sandbox: runs commands, one at a time.
 
 
-def first_process(channel: int, tell: int, limits: Limits) -> None:
-    prctl(1, _signal.SIGKILL, "death with the server")
+def enter(limits: Limits) -> None:
+    """The first process where another program has made the sandbox, and started this as a file of its own."""
+    try:
+        own = [CGROUPS, f"{CGROUPS}/memory"]
+        first_process(limits, 0, 1, memory_events(own) if limits["kind"] in CONTAINERS else 3)
+    except BaseException as error:
+        os.write(1, f"{getattr(error, 'strerror', error)}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def first_process(limits: Limits, channel: int, answers: int, events: int) -> None:
     LIBC.sethostname(b"sandbox", 7)
-    layers = layers_here()
+    layers = layers_here() + ["cgroup"] * bool(os.pread(events, 1, 0))
     missing = [name for name in limits["require"] if name not in layers]
     if missing:
         raise OSError(0, f"missing: {', '.join(missing)}")
     proc = mounts(limits)
-    above = max(tell, channel, proc) + 1  # the server has a descriptor for each sandbox, so they may have any numbers
-    tell, channel, proc = (os.dup2(old, above + number) for number, old in enumerate((tell, channel, proc)))
-    os.dup2(channel, CHANNEL), os.dup2(proc, PROC)
-    os.dup2(os.open("/dev/null", os.O_RDWR), 0)
-    os.write(tell, b"ok " + " ".join(layers).encode())
-    call(436, "close_range", 5, 0xFFFFFFFF, 0)
+    os.chdir("/scratch")
+    write("self/oom_score_adj", "1000", proc)  # where the host has too little memory, this is the first to end
+    prctl(4, 0, "not to be traced")
+    own = (channel, proc, answers, events)
+    above = max(EVENTS, *own) + 1  # the server has a descriptor for each sandbox, so they may have any numbers
+    for number, descriptor in enumerate([os.dup2(old, above + number) for number, old in enumerate(own)]):
+        os.dup2(descriptor, CHANNEL + number)
+    call(436, "close_range", EVENTS + 1, LAST, 0)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    send(f"ok {' '.join(layers)}\n".encode())
     session = Session()
     while (command := receive()) is not None:
         send(Command(limits, layers, session, *command).run())
@@ -228,7 +306,7 @@ def read_all(size: int) -> bytes:
 
 def send(message: bytes) -> None:
     while message:
-        message = message[os.write(CHANNEL, message) :]
+        message = message[os.write(ANSWERS, message) :]
 
 
 class Session:
@@ -280,29 +358,26 @@ class Command:
         self.session, self.cores = session, cores  # that it runs on; none: all
         self.kept: dict[int, bytearray] = {}  # by the end of its pipe: standard output, then error
         self.written, self.code = 0, -1
-        self.poll = select.poll()
+        self.poll, self.kills = select.poll(), memory_kills()
 
     def run(self) -> bytes:
         began, session = time.monotonic(), self.session
         if self.words == SESSION:
             return self.run_in_session(began)
         child, feed = self.start()
-        watch = os.pidfd_open(child)
+        watch = watch_of(child)
         for descriptor in (watch, CHANNEL, *self.kept):
             self.poll.register(descriptor, select.POLLIN)
         if self.given:
             self.poll.register(feed, select.POLLOUT)
         else:
             os.close(feed)
-        how = self.wait(watch, feed, began + self.seconds)
+        how = self.wait(child, watch, feed, began + self.seconds)
         status = self.end_beside(session, child) if session.alive else self.end(child)
         self.take_rest()
         for descriptor in (watch, *self.kept, *((feed,) if self.given else ())):
             os.close(descriptor)
-        if how == "exit" and os.WIFSIGNALED(status):
-            how = "signal"
-        code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        return self.told(how, code, began)
+        return self.told(how, os.waitstatus_to_exitcode(status), began)
 
     def run_in_session(self, began: float) -> bytes:
         """The program is what was given. It ends with the session, or when that says so, by a byte, its exit code."""
@@ -313,10 +388,10 @@ class Command:
             self.start_session(session)
             give(session.control, self.given)
         self.given, self.kept = b"", {session.out: bytearray(), session.err: bytearray(anew)}
-        watch = os.pidfd_open(session.process)
+        watch = watch_of(session.process)
         for descriptor in (watch, CHANNEL, session.control, *self.kept):
             self.poll.register(descriptor, select.POLLIN)
-        how, code = self.wait(watch, session.control, began + self.seconds), self.code
+        how, code = self.wait(session.process, watch, session.control, began + self.seconds), self.code
         os.close(watch)
         if how == "exit" and code >= 0:
             self.end_beside(session, 0)
@@ -325,8 +400,7 @@ class Command:
             status = self.end(session.process)
             self.take_rest()
             session.close()
-            how = "signal" if how == "exit" and os.WIFSIGNALED(status) else how
-            code = os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            code = os.waitstatus_to_exitcode(status)
         return self.told(how, code, began)
 
     def take_rest(self) -> None:
@@ -335,9 +409,12 @@ class Command:
                 pass
 
     def told(self, how: str, code: int, began: float) -> bytes:
+        """The answer; a negative code is a signal's number."""
         out, err = self.kept.values()
+        how = "signal" if how == "exit" and code < 0 else how
+        how = "memory" if how in ("exit", "signal") and memory_kills() > self.kills else how
         cut = max(0, self.written - len(out) - len(err))
-        head = f"{how} {code} {len(out)} {len(err)} {cut} {time.monotonic() - began}\n"
+        head = f"{how} {abs(code)} {len(out)} {len(err)} {cut} {time.monotonic() - began}\n"
         return head.encode() + bytes(out) + bytes(err)
 
     def start(self) -> tuple[int, int]:
@@ -359,7 +436,7 @@ class Command:
         try:
             for number, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, number)
-            call(436, "close_range", len(descriptors), 0xFFFFFFFF, 0)
+            call(436, "close_range", len(descriptors), LAST, 0)
             os.setsid()
             if self.cores:
                 os.sched_setaffinity(0, self.cores)
@@ -383,7 +460,7 @@ class Command:
         for descriptor in (session.control, out, err):
             os.set_blocking(descriptor, False)
 
-    def wait(self, watch: int, feed: int, until: float) -> str:
+    def wait(self, process: int, watch: int, feed: int, until: float) -> str:
         """Until the command is over or at a limit, which is told."""
         checked_at = 0.0
         while (now := time.monotonic()) < until:
@@ -401,7 +478,9 @@ class Command:
                 return "output"
             if now - checked_at >= POLL_SECONDS:
                 checked_at = now
-                if memory_bytes() > self.limits["memory_mb"] << 20:
+                if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    return "exit"
+                if memory_bytes() > self.limits["memory_mb"] << 20 or memory_kills() > self.kills:
                     return "memory"
         return "timeout"
 
@@ -484,18 +563,23 @@ def processes() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdigit() and name != "1"]
 
 
+def watch_of(process: int) -> int:
+    """A descriptor to poll for the end of a process; gVisor has none, and `Command.wait` looks itself."""
+    try:
+        return os.pidfd_open(process)
+    except OSError:
+        return os.eventfd(0)
+
+
 def state(process: int) -> str:
     """Such as S or Z, a process that has ended and is not waited for; X: there is none."""
-    try:
-        file = os.open(f"{process}/stat", os.O_RDONLY, dir_fd=PROC)
-    except OSError:
-        return "X"
-    try:
-        return os.read(file, 1000).rpartition(b") ")[2][:1].decode()
-    except OSError:
-        return "X"
-    finally:
-        os.close(file)
+    return read(f"{process}/stat", PROC).rpartition(") ")[2][:1] or "X"
+
+
+def memory_kills() -> int:
+    """Processes that the kernel has ended at the limit of the sandbox's cgroup."""
+    told = os.pread(EVENTS, 1000, 0).partition(b"\noom_kill ")[2].split()
+    return int(told[0]) if told else 0
 
 
 def memory_bytes() -> int:
@@ -507,16 +591,7 @@ def memory_bytes() -> int:
 
 
 def resident(process: object) -> int:
-    try:
-        file = os.open(f"{process}/statm", os.O_RDONLY, dir_fd=PROC)
-    except OSError:
-        return 0  # it has ended
-    try:
-        return int(os.read(file, 100).split()[1])
-    except (OSError, IndexError):
-        return 0
-    finally:
-        os.close(file)
+    return int((read(f"{process}/statm", PROC).split() or "00")[1])  # 0: it has ended
 
 
 def become(words: list[str]) -> None:
@@ -610,7 +685,13 @@ def finish(code: int) -> None:
 
 
 def mounts(limits: Limits) -> int:
-    """A root of its own, which has `SYSTEM`, Python and devices alone; returns an open /proc, which is not in it."""
+    """A root of its own, which has `SYSTEM`, Python and devices alone; returns an open /proc, which is not in it. Other
+    programs than this one make such a root themselves; /proc stays in a container's, and Landlock refuses it."""
+    if limits["kind"] in CONTAINERS:
+        os.chmod("/scratch", 0o777)
+        return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    if limits["kind"] != "local":
+        return scratch_and_proc("", limits)
     own = [one for one in (sys.base_prefix, *limits["read"]) if not one.startswith("/usr/")]
     sources = [*SYSTEM, *own, *DEVICES]
     root = next(
@@ -623,16 +704,20 @@ def mounts(limits: Limits) -> int:
     for folder in ("/scratch", "/proc"):
         os.mkdir(root + folder)
     os.symlink("/scratch", root + "/tmp")
-    size = f"size={limits['scratch_mb']}m,nr_inodes={limits['scratch_mb'] * 64},mode=700,uid={USER},gid={USER}"
-    mount("tmpfs", root + "/scratch", "tmpfs", 6, size)
     mount("proc", root + "/proc", "proc", 14)  # MS_NOSUID | MS_NODEV | MS_NOEXEC
-    proc = os.open(root + "/proc", os.O_RDONLY | os.O_DIRECTORY)
-    checked(LIBC.umount2(f"{root}/proc".encode(), 2), "umount /proc")
+    proc = scratch_and_proc(root, limits)
     seal(root, 0)
     os.chdir(root)
     call(155, "pivot_root", b".", b".")
     checked(LIBC.umount2(b".", 2), "umount the former root")
-    os.chdir("/scratch")
+    return proc
+
+
+def scratch_and_proc(root: str, limits: Limits) -> int:
+    size = f"size={limits['scratch_mb']}m,nr_inodes={limits['scratch_mb'] * 64},mode=711,uid={USER},gid={USER}"
+    mount("tmpfs", root + "/scratch", "tmpfs", 6, size)
+    proc = os.open(root + "/proc", os.O_RDONLY | os.O_DIRECTORY)
+    checked(LIBC.umount2(f"{root}/proc".encode(), 2), "umount /proc")
     return proc
 
 
@@ -666,6 +751,7 @@ def seal(path: str, how: int) -> None:
 def confine(limits: Limits, layers: list[str]) -> None:
     """Give up everything that a command does not have; for this process and all that it will start."""
     memory, files = limits["memory_mb"] << 20, limits["scratch_mb"] << 20
+    shared = limits["kind"] in CONTAINERS and "cgroup" in layers  # the user with other containers; the cgroup counts
     for kind, most in (
         (resource.RLIMIT_AS, memory + (64 << 20)),  # the first 64 MiB are Python's own, mostly shared
         (resource.RLIMIT_NPROC, limits["processes"]),
@@ -678,7 +764,12 @@ def confine(limits: Limits, layers: list[str]) -> None:
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_RTPRIO, 0),
     ):
-        resource.setrlimit(kind, (most, most))
+        try:
+            if kind != resource.RLIMIT_NPROC or not shared:
+                resource.setrlimit(kind, (most, most))
+        except ValueError:
+            if not limits["runtime"]:  # gVisor has not each of them
+                raise
     for capability in range(64):
         LIBC.prctl(24, capability, 0, 0, 0)  # out of the bounding set
     if os.getuid() == 0:
@@ -699,6 +790,66 @@ def layers_here() -> list[str]:
     return found + (["landlock"] if LIBC.syscall(444, None, 0, 1) >= 1 else [])
 
 
+def cgroup_parents() -> set[str]:
+    """The folders in which a cgroup can be made that bounds memory and processes."""
+    found = {}
+    for line in read("/proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        folder, given = os.path.normpath(f"{CGROUPS}/{names.split(',')[0]}/{path}"), names.split(",")
+        if not names:  # version 2, where a folder has processes, or hands controllers on
+            while "pids" not in (given := read(f"{folder}/cgroup.subtree_control").split()) and folder != CGROUPS:
+                folder = os.path.dirname(folder)
+        found.update(dict.fromkeys(given, folder))
+    return {found["memory"], found["pids"]} if {"memory", "pids"} <= {*found} else set()
+
+
+def make_cgroup(limits: Limits) -> list[str]:
+    """The folders of a new cgroup, in each hierarchy; none where this machine offers none."""
+    memory, folders = (limits["memory_mb"] + limits["scratch_mb"] + OWN_MB) << 20, list[str]()
+    bounds = {
+        "memory.max": memory, "memory.swap.max": 0, "pids.max": limits["processes"] + OWN_PROCESSES,
+        "memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory,
+    }  # fmt: skip
+    name = f"earl-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        for parent in cgroup_parents():
+            os.mkdir(f"{parent}/{name}")
+            folders.append(f"{parent}/{name}")
+            for file, bound in bounds.items():
+                if os.path.exists(f"{parent}/{name}/{file}"):
+                    write(f"{parent}/{name}/{file}", str(bound))
+    except OSError:
+        remove(folders)
+        return []
+    return folders
+
+
+def remove(folders: list[str]) -> None:
+    for folder in folders:
+        try:
+            os.rmdir(folder)
+        except OSError:  # removed by another server
+            pass
+
+
+def remove_left_cgroups() -> None:
+    """Of servers that were killed."""
+    for parent in cgroup_parents():
+        for name in os.listdir(parent):
+            if name.startswith("earl-") and not os.path.exists(f"/proc/{name.split('-')[1]}"):
+                remove([f"{parent}/{name}"])
+
+
+def memory_events(folders: list[str]) -> int:
+    """The open file that counts what the kernel ends at a cgroup's limit of memory; an empty one without a limit."""
+    for folder in folders:
+        for bound, events in (("memory.max", "memory.events"), ("memory.limit_in_bytes", "memory.oom_control")):
+            value = read(f"{folder}/{bound}").strip()
+            if value.isdigit() and int(value) < 1 << 60:
+                return os.open(f"{folder}/{events}", os.O_RDONLY)
+    return os.open("/dev/null", os.O_RDONLY)
+
+
 def probe() -> None:
     """Print each layer, and what is the matter with it, if anything."""
     for name, flag in NAMESPACES.items():
@@ -710,16 +861,23 @@ def probe() -> None:
     here = layers_here()
     for name in ("seccomp", "landlock"):
         print(f"{name}\t{'' if name in here else 'this kernel or processor has none'}")
+    cgroup = make_cgroup({"memory_mb": 32, "scratch_mb": 1, "processes": 1})
+    print(f"cgroup\t{'' if cgroup else 'no cgroup with memory and pids is there, or this user may write none'}")
+    remove(cgroup)
 
 
 def landlock() -> None:
-    """Reading everywhere in the root, writing in the scratch folder and to /dev/null."""
+    """Reading everywhere in the root but /proc, writing in the scratch folder and to /dev/null."""
     version = LIBC.syscall(444, None, 0, 1)
     rights = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
     net, scope = 3 if version >= 4 else 0, 3 if version >= 6 else 0
     ruleset = struct.pack("<QQQ", rights, net, scope)[: (8, 8, 8, 16, 16, 24)[min(version, 6) - 1]]
     rules = call(444, "landlock", ruleset, len(ruleset), 0)
-    for path, allowed in (("/", 0b1101), ("/scratch", rights & ~0b100001000000), ("/dev", 0b1110)):
+    shown = ["/"]
+    if os.path.exists("/proc/self"):
+        shown = [f"/{name}" for name in os.listdir("/") if name not in ("proc", "sys") and os.path.isdir(f"/{name}")]
+    reads = [(path, 0b1101) for path in shown]
+    for path, allowed in (*reads, ("/scratch", rights & ~0b100001000000), ("/dev", 0b1110)):
         folder = os.open(path, os.O_PATH)
         call(445, "landlock rule", rules, 1, struct.pack("<Qi", allowed, folder), 0)
         os.close(folder)

@@ -1,8 +1,10 @@
-"""Sandboxes on this machine, by its kernel alone; `inside.py` is the program that makes them."""
+"""Sandboxes on this machine. `inside.py` is the program that makes them: all by itself, or as the first process of what
+bubblewrap, nsjail, docker or podman has made."""
 
 import marshal
 import os
 import select
+import shutil
 import socket
 import struct
 import subprocess
@@ -11,13 +13,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from earl.actions.pool import granted
 from earl.config import SandboxConfig
 from earl.errors import EarlError
+from earl.sandbox import inside
 from earl.sandbox.base import ExecResult
 
 GRACE_SECONDS = 5.0
+START_SECONDS = 60.0
+"""At most until a sandbox has begun, and until it has ended: a container takes its time for both."""
 FOLDER = str(Path(__file__).parent)
 WRITER = "import pathlib, sys\npath = pathlib.Path(sys.argv[1])\npath.parent.mkdir(parents=True, exist_ok=True)\n"
 WRITER += "path.write_bytes(sys.stdin.buffer.read())"
@@ -31,19 +37,23 @@ def _program(function: str) -> list[str]:
 
 
 def layers_here() -> dict[str, str]:
-    """Each layer that this machine is asked for, with what stands against it; "" where it is there."""
+    """Each layer and kind of sandbox, with what stands against it on this machine; "" where it is there."""
     if sys.platform != "linux":
         return {"linux": f"this is {sys.platform}; sandboxes are made by Linux"}
     told = subprocess.run(_program("probe"), capture_output=True, text=True, check=True).stdout
     found = dict(line.split("\t") for line in told.splitlines())
-    sandbox, fault = LocalSandbox(SandboxConfig(require=[])), ""
+    return {**found, **{f"kind {kind}": fault(kind) for kind in ("local", *PROGRAMS)}}
+
+
+def fault(kind: str) -> str:
+    """Why this machine has no sandbox of a kind; "" where it has."""
+    sandbox = LocalSandbox(SandboxConfig.model_validate({"kind": kind, "require": []}))
     try:
         result = sandbox.exec(["python", "-c", "print('ran')"])
-        fault = "" if result.stdout == b"ran\n" else f"a program did not run: {result.text}"
         sandbox.terminate()
     except EarlError as error:
-        fault = str(error)
-    return {**found, "a sandbox of them": fault}
+        return str(error)
+    return "" if result.stdout == b"ran\n" else f"a program did not run: {result.text}"
 
 
 class _Server:
@@ -65,14 +75,14 @@ class _Server:
         )
         theirs.close()
 
-    def make(self, channel: socket.socket, limits: dict[str, object]) -> tuple[int, list[str]]:
+    def make(self, channel: socket.socket, limits: dict[str, object]) -> int:
+        """A descriptor of the new sandbox's first process, or of the program that makes it."""
         with self._lock:
             socket.send_fds(self._control, [marshal.dumps(limits)], [channel.fileno()])
-            answer = self._control.recv(1 << 16).decode()
-        process, _, told = answer.partition(" ")
-        if not int(process or 0):
-            raise EarlError(f"no sandbox can be made here: {told or 'its server ended'}; see earl doctor")
-        return int(process), told.split()
+            said, found, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+        if not found:
+            raise EarlError(f"no sandbox can be made here: {said.decode() or 'its server ended'}; see earl doctor")
+        return found[0]
 
     def close(self) -> None:
         self._control.close()
@@ -101,7 +111,7 @@ def stop_server() -> None:
 
 
 class LocalSandbox:
-    """A `Sandbox` of namespaces, Landlock and seccomp. Linux only. A command runs on the cores of its action.
+    """A `Sandbox` on this machine, of whichever kind. Linux only. A command runs on the cores of its action.
 
     Raises:
         EarlError: from `exec` and `write_file`, where a sandbox cannot be made.
@@ -126,7 +136,7 @@ class LocalSandbox:
         try:
             channel.sendall(struct.pack("<I", len(request)) + request)
             return self._result(channel)
-        except OSError:  # it ended, or does not answer
+        except (OSError, ValueError):  # it ended, does not answer, or says why it ends
             self.terminate()
             return ExecResult("lost", 0, b"", b"", 0, time.monotonic() - began)
 
@@ -140,25 +150,43 @@ class LocalSandbox:
         self._channel = None
         ended = select.poll()
         ended.register(self._process, select.POLLIN)
-        if not ended.poll(GRACE_SECONDS * 1000):
+        if not ended.poll(START_SECONDS * 1000):
             raise EarlError("a sandbox does not end; report it")
         os.close(self._process)
 
     def _open(self) -> socket.socket:
         if self._channel is None:
-            self._channel, theirs = socket.socketpair()
+            limits = limits_of(self.config)
+            channel, theirs = socket.socketpair()
             with theirs:
-                process, self.layers = _server().make(theirs, self.config.model_dump())
-            self._process = os.pidfd_open(process)
+                self._process = _server().make(theirs, limits)
+            self._channel = channel
+            self.layers = self._layers(channel)
         return self._channel
 
+    def _layers(self, channel: socket.socket) -> list[str]:
+        """What a sandbox says first; before it or instead, the program that makes it may warn or say why it cannot."""
+        channel.settimeout(START_SECONDS)
+        said = b""
+        try:
+            while not (line := self._line(channel)).startswith(b"ok "):
+                said += line
+        except OSError as error:
+            self.terminate()
+            fault = said.decode("utf-8", "replace").strip() or str(error)
+            raise EarlError(f"no sandbox can be made here: {fault}; see earl doctor") from None
+        return line.decode().split()[1:]
+
     def _result(self, channel: socket.socket) -> ExecResult:
-        head = b""
-        while not head.endswith(b"\n"):
-            head += self._read(channel, 1)
-        how, code, out, err, cut, seconds = head.split()
+        how, code, out, err, cut, seconds = self._line(channel).split()
         stdout, stderr = self._read(channel, int(out)), self._read(channel, int(err))
         return ExecResult(how.decode(), int(code), stdout, stderr, int(cut), float(seconds))
+
+    def _line(self, channel: socket.socket) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self._read(channel, 1)
+        return line
 
     def _read(self, channel: socket.socket, size: int) -> bytes:
         found = b""
@@ -167,3 +195,84 @@ class LocalSandbox:
                 raise ConnectionError("the sandbox ended")
             found += more
         return found
+
+
+# The command lines of other programs.
+
+PROGRAMS = {"bubblewrap": "bwrap", "nsjail": "nsjail", "docker": "docker", "podman": "podman"}
+CAPABILITIES = ("SETUID", "SETGID", "KILL")
+"""What the first process needs to be another user than its commands, and to end them."""
+
+
+def limits_of(config: SandboxConfig) -> dict[str, Any]:
+    """The message that asks the server for a sandbox: [sandbox], and the program that makes it, if any."""
+    told = config.model_dump()
+    if config.kind == "local":
+        return {**told, "argv": [], "environment": None}
+    if (program := shutil.which(PROGRAMS[config.kind])) is None:
+        raise EarlError(
+            f"sandbox.kind = {config.kind!r} needs the program {PROGRAMS[config.kind]}, which is not in PATH; "
+            "install it or set another kind; see earl doctor"
+        )
+    code = f"{Path(inside.__file__).read_text(encoding='utf-8')}\nenter({told!r})\n"
+    if config.kind in inside.CONTAINERS:
+        words = [*_container(config), "python3", "-P", "-s", "-X", "utf8", "-c", code]
+        return {**told, "argv": [program, *words], "environment": dict(os.environ)}
+    python = [getattr(sys, "_base_executable", sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", code]
+    made = _bubblewrap(config) if config.kind == "bubblewrap" else _nsjail(config)
+    return {**told, "argv": [program, *made, "--", *python], "environment": None}
+
+
+def _shown(config: SandboxConfig) -> list[str]:
+    own = [path for path in (sys.base_prefix, *config.read) if not path.startswith("/usr/")]
+    return [path for path in (*inside.SYSTEM, *own) if Path(path).exists()]
+
+
+def _bubblewrap(config: SandboxConfig) -> list[str]:
+    words = [f"--unshare-{name}" for name in ("pid", "net", "ipc", "uts", "cgroup")]
+    words += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]
+    if os.geteuid():
+        words += ["--unshare-user", "--uid", str(inside.USER), "--gid", str(inside.USER)]
+    else:  # the server has mapped users
+        words += [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+    for path in _shown(config):
+        words += [word for above in [*Path(path).parents][-2::-1] for word in ("--dir", str(above))]  # else 0700
+        link = Path(path).is_symlink()
+        words += ["--symlink", str(Path(path).readlink()), path] if link else ["--ro-bind", path, path]
+    words += ["--dir", "/dev"]
+    for device in inside.DEVICES:
+        words += ["--dev-bind", device, device]
+    return [*words, "--proc", "/proc", "--dir", "/scratch", "--symlink", "/scratch", "/tmp", "--remount-ro", "/"]
+
+
+def _nsjail(config: SandboxConfig) -> list[str]:
+    words = ["--mode", "o", "--quiet", "--keep_env", "--keep_caps", "--disable_rlimits", "--time_limit", "0"]
+    words += ["--nice_level", "0", "--pass_fd", "3", "--proc_rw", "--cwd", "/", "--iface_no_lo"]
+    if os.geteuid():
+        words += ["--user", str(inside.USER), "--group", str(inside.USER)]
+    else:
+        words += ["--disable_clone_newuser", "--user", "0", "--group", "0"]
+    for path in _shown(config):
+        link = Path(path).is_symlink()
+        words += ["--symlink", f"{Path(path).readlink()}:{path}"] if link else ["--bindmount_ro", path]
+    for device in inside.DEVICES:
+        words += ["--bindmount", device]
+    return [*words, "--tmpfsmount", "/scratch", "--symlink", "/scratch:/tmp"]
+
+
+def _container(config: SandboxConfig) -> list[str]:
+    memory = config.memory_mb + config.scratch_mb + inside.OWN_MB
+    scratch = f"rw,exec,nosuid,nodev,size={config.scratch_mb}m"
+    if config.kind == "docker":  # podman refuses a bound on the number of files
+        scratch += f",nr_inodes={config.scratch_mb * 64}"
+    words = ["run", "--rm", "--interactive", "--pull=never", "--network=none", "--read-only", "--user=0"]
+    words += [f"--tmpfs=/scratch:{scratch}", "--workdir=/scratch", "--hostname=sandbox", "--log-driver=none"]
+    words += [f"--memory={memory}m", f"--memory-swap={memory}m"]
+    words += [f"--pids-limit={config.processes + inside.OWN_PROCESSES}"]
+    words += ["--security-opt=no-new-privileges", "--cap-drop=ALL", *(f"--cap-add={name}" for name in CAPABILITIES)]
+    words += [f"--volume={path}:{path}:ro" for path in config.read]
+    words += [f"--env={name}=/scratch" for name in ("HOME", "TMPDIR")] + [
+        "--env=LANG=C.UTF-8",
+        "--env=PYTHONHASHSEED=0",
+    ]
+    return [*words, *([f"--runtime={config.runtime}"] if config.runtime else []), config.image]

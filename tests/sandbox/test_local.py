@@ -126,14 +126,17 @@ def test_nothing_but_the_interpreter_stays_of_a_session(sandbox):
 
 
 def test_a_missing_layer_is_refused(monkeypatch):
-    # A kernel without Landlock: the server of this test says so.
+    # A machine without Landlock and cgroups: the server of this test says so.
     program = local._program("serve")
-    program[-1] = program[-1].replace("inside.serve()", "inside.layers_here = lambda: ['seccomp']; inside.serve()")
+    without = "inside.layers_here = lambda: ['seccomp']; inside.make_cgroup = lambda limits: []; inside.serve()"
+    program[-1] = program[-1].replace("inside.serve()", without)
     monkeypatch.setattr(local, "_program", lambda function: program)
     local.stop_server()
     try:
         with pytest.raises(EarlError, match="no sandbox can be made here: missing: landlock; see earl doctor"):
             LocalSandbox().exec(["true"])
+        with pytest.raises(EarlError, match="missing: cgroup;"):
+            LocalSandbox(SandboxConfig(require=["cgroup"])).exec(["true"])
         without = LocalSandbox(SandboxConfig(require=["seccomp"]))
         assert without.exec(["sh", "-c", "touch /usr/x || echo no"]).stdout == b"no\n"
         assert without.layers == ["seccomp"]
@@ -149,6 +152,25 @@ def test_each_layer_is_there_by_itself():
     sandbox = LocalSandbox()
     assert sandbox.exec(["python", "-c", code]).stdout == b"13\n1\n"
     sandbox.terminate()
+
+
+def test_a_program_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(
+        EarlError, match=r"sandbox.kind = 'nsjail' needs the program nsjail, which is not in PATH; inst"
+    ):
+        LocalSandbox(SandboxConfig(kind="nsjail")).exec(["true"])
+
+
+def test_a_container_is_closed_and_bounded(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    config = SandboxConfig(kind="docker", runtime="runsc", image="mine", memory_mb=100, scratch_mb=10, read=["/data"])
+    words = local.limits_of(config)["argv"]
+    assert words[:2] == ["/bin/docker", "run"] and words[words.index("mine") + 1] == "python3"
+    # 100 MiB of commands, 10 of files and 64 of its own; 64 processes and 8 of its own.
+    assert {"--memory=174m", "--memory-swap=174m", "--pids-limit=72", "--runtime=runsc"} <= {*words}
+    assert {"--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"} <= {*words}
+    assert [word for word in words if word.startswith("--volume")] == ["--volume=/data:/data:ro"]
 
 
 def test_an_ended_sandbox_is_a_result(sandbox):
@@ -191,13 +213,54 @@ def test_a_forked_process_has_a_server_of_its_own(sandbox):
     assert sandbox.exec(["echo", "mine"]).text == "mine"
 
 
+def cgroup_folders(sandbox):
+    sandbox.exec(["true"])
+    if "cgroup" not in sandbox.layers:
+        pytest.skip("this machine has no cgroup that this user may write")
+    parents, server = inside.cgroup_parents(), local._server().process.pid
+    return [path for parent in parents for path in Path(parent).glob(f"earl-{server}-*")]
+
+
+def test_a_cgroup_bounds_a_sandbox_and_ends_with_it(sandbox):
+    made = cgroup_folders(sandbox)
+    found = [int((folder / name).read_text()) for folder in made for name in LIMITS if (folder / name).exists()]
+    assert sorted(found) == [72, 640 << 20]  # 64 processes + 8 of its own; 512 MiB + 64 of files + 64 of its own
+    sandbox.terminate()
+    until = time.monotonic() + 5
+    while any(folder.exists() for folder in made):  # until its server has seen that it ended
+        assert time.monotonic() < until
+
+
+def test_the_kernel_ends_what_the_first_process_does_not_see(sandbox):
+    made = cgroup_folders(sandbox)
+    [limit] = [folder / name for folder in made for name in LIMITS[1:] if (folder / name).exists()]
+    limit.write_text(str(100 << 20))  # under the limit that the first process watches
+    assert sandbox.exec(["python", "-c", "held = b'x' * (400 << 20)"]).text == "[ended: it took too much memory]"
+    assert sandbox.exec(["echo", "again"]).text == "again"
+
+
+def test_a_cgroup_of_a_killed_server_is_removed_by_the_next(sandbox):
+    made = cgroup_folders(sandbox)
+    os.kill(local._server().process.pid, signal.SIGKILL)
+    assert sandbox.exec(["true"]).how == "lost"
+    sandbox.exec(["true"])
+    assert not any(folder.exists() for folder in made)
+
+
+LIMITS = ("pids.max", "memory.max", "memory.limit_in_bytes")
 PYTHON = "/usr/bin/python3"
 
 
+@pytest.mark.parametrize("kind", ["local", "bubblewrap", "nsjail"])
 @pytest.mark.skipif(
     os.geteuid() != 0 or not Path(PYTHON).exists(), reason=f"needs root and {PYTHON}, to be another user"
 )
-def test_an_ordinary_user_has_sandboxes_too(tmp_path_factory):
+def test_an_ordinary_user_has_sandboxes_too(monkeypatch, kind):
+    if kind != "local" and not shutil.which(local.PROGRAMS[kind]):
+        pytest.skip(f"there is no {local.PROGRAMS[kind]}")
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(sys, "_base_executable", PYTHON)
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
     folder = Path("/tmp") / f"earl-{os.getpid()}"
     folder.mkdir(mode=0o755)
     shutil.copy(inside.__file__, folder / "inside.py")
@@ -214,11 +277,12 @@ def test_an_ordinary_user_has_sandboxes_too(tmp_path_factory):
         extra_groups=[],
     )
     try:
-        socket.send_fds(mine, [marshal.dumps(SandboxConfig().model_dump())], [other.fileno()])
-        assert mine.recv(4096).split()[1:] == [b"seccomp", b"landlock"]
+        socket.send_fds(mine, [marshal.dumps(local.limits_of(SandboxConfig(kind=kind)))], [other.fileno()])
+        assert mine.recv(4096) == b"made"
         command = "id -u; cat /etc/passwd || kill -9 1 || touch /usr/x || unshare -U true || echo contained"
         request = marshal.dumps((["sh", "-c", command], b"", 5.0, ()))
         channel.settimeout(30)
+        assert channel.recv(1 << 16) == b"ok seccomp landlock\n"  # and no cgroup, which this user may not make
         channel.sendall(struct.pack("<I", len(request)) + request)
         assert b"1000\ncontained\n" in channel.recv(1 << 16)
     finally:
@@ -230,7 +294,10 @@ def test_an_ordinary_user_has_sandboxes_too(tmp_path_factory):
 
 
 def test_the_doctor_says_what_is_here():
-    assert {*local.layers_here().values()} == {""}
+    found = local.layers_here()
+    assert found.keys() >= {"cgroup", *(f"kind {kind}" for kind in local.PROGRAMS)}
+    assert {fault for name, fault in found.items() if name != "cgroup" and name[5:] not in local.PROGRAMS} == {""}
+    assert all(kind in found[f"kind {kind}"] for kind in local.PROGRAMS if not shutil.which(local.PROGRAMS[kind]))
 
 
 def test_the_benchmark_counts_what_is_left():
