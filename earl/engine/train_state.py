@@ -112,7 +112,9 @@ class TrainState:
         self.optimizer.step()
         if self._config.ema:
             for parameter, state in self.optimizer.state.items():
-                state.setdefault(EMA, parameter.detach().clone()).lerp_(parameter.detach(), 1 - self._config.ema)
+                updates = float(state[STEP])  # a run's first weights are far from its last: few of them count
+                decay = min(self._config.ema, (1 + updates) / (10 + updates))
+                state.setdefault(EMA, parameter.detach().clone()).lerp_(parameter.detach(), 1 - decay)
         if self._config.offload:
             self._move_moments(torch.device("cpu"))
 

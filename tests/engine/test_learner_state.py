@@ -80,7 +80,7 @@ def test_weights_become_their_running_mean_when_asked(small, rows, tmp_path):
         after.append({name: tensor.clone() for name, tensor in plain.weights().items()})
 
     def averaged():
-        return Learner(small(), LearnerConfig(ema=0.75), 1.0, Replicas(Peers()), values=True)
+        return Learner(small(), LearnerConfig(ema=0.3), 1.0, Replicas(Peers()), values=True)
 
     first, second = averaged(), averaged()
     for _ in range(2):
@@ -89,10 +89,10 @@ def test_weights_become_their_running_mean_when_asked(small, rows, tmp_path):
     first.snapshot()(tmp_path)
     second.restore(tmp_path)
     second.update(batch, algorithm("ppo"), replace(ONE, takes_average=True))
-    # 0.75 (0.75 w_1 + 0.25 w_2) + 0.25 w_3
+    # The decay after 2 updates is 3 / 12, after 3 updates 0.3, which is less than 4 / 13.
     for name, tensor in second.weights().items():
         w_1, w_2, w_3 = (weights[name] for weights in after)
-        torch.testing.assert_close(tensor, 0.5625 * w_1 + 0.1875 * w_2 + 0.25 * w_3)
+        torch.testing.assert_close(tensor, 0.3 * (w_1 / 4 + w_2 * 3 / 4) + 0.7 * w_3)
 
 
 @pytest.mark.parametrize("adapted", [False, True])
