@@ -203,6 +203,9 @@ class LearnerConfig(Section):
     """AdamW's decay of the gradient's mean."""
     beta2: float = Field(0.99, ge=0, lt=1)
     """AdamW's decay of its square's mean."""
+    ema: float = Field(0.0, ge=0, lt=1)
+    """Decay of a running mean of the weights over updates, (1 + n) / (10 + n) after n where that is less, which the
+    weights become after the last step; 0: none."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; the weights that are trained stay float32. Not set, on GPUs: bfloat16."""
     recompute: bool = False

@@ -135,6 +135,7 @@ class Update:
     kl_estimator: KlEstimator = "k3"
     correction_excess: Excess = "cap"
     renews_reference: bool = False  # whether the policy becomes the reference afterwards
+    takes_average: bool = False  # whether the weights become their running mean afterwards
     distillation: float = 0.0  # weight of the teacher's labels, see `earl.algorithms.imitation`
 
 
@@ -231,6 +232,8 @@ class Learner:
             for _ in range(update.epochs)
             for rows in minibatches(order, len(part.learned), update.minibatches)
         ]
+        if update.takes_average:
+            self.state.take_average()
         if update.renews_reference:
             self.state.forget_reference()
         made = [stats for stats in collected if stats]

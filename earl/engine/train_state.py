@@ -45,6 +45,7 @@ class HeldTensors:
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+EMA = "ema"  # running mean of the weights, kept beside the moments
 STEP = "step"
 
 
@@ -54,6 +55,7 @@ class TrainState:
 
     def __init__(self, scorer: Scorer, tokenizer: Any, learner: LearnerConfig, ranks: Ranks) -> None:
         self._scorer, self._config, self._ranks = scorer, learner, ranks
+        self._moments = (*MOMENTS, EMA) if learner.ema else MOMENTS
         self._tokenizer = copy.deepcopy(tokenizer)  # written while rollout uses the other one
         self._named = {own_name(name): parameter for name, parameter in scorer.named_parameters()}
         self.trained = {name: parameter for name, parameter in self._named.items() if parameter.requires_grad}
@@ -108,8 +110,19 @@ class TrainState:
             self._move_moments(self._scorer.device)
         self._keep_snapshots()
         self.optimizer.step()
+        if self._config.ema:
+            for parameter, state in self.optimizer.state.items():
+                updates = float(state[STEP])  # a run's first weights are far from its last: few of them count
+                decay = min(self._config.ema, (1 + updates) / (10 + updates))
+                state.setdefault(EMA, parameter.detach().clone()).lerp_(parameter.detach(), 1 - decay)
         if self._config.offload:
             self._move_moments(torch.device("cpu"))
+
+    def take_average(self) -> None:
+        """Set the weights to their running mean."""
+        self._keep_snapshots()
+        for parameter, state in self.optimizer.state.items():
+            parameter.detach().copy_(state[EMA])
 
     def weights(self) -> dict[str, Tensor]:
         """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
@@ -190,7 +203,7 @@ class TrainState:
             if _own(name):
                 yield from self._given(name, name, parameter)
             if state := self.optimizer.state.get(parameter):
-                for key in MOMENTS:
+                for key in self._moments:
                     yield from self._given(f"{key}/{name}", name, state[key])
                 if not self._ranks.rank:
                     yield f"{STEP}/{name}", TensorPart(state[STEP], whole(()), ())
@@ -210,7 +223,7 @@ class TrainState:
         self.optimizer.state.clear()
         for name, parameter in self.trained.items():
             if f"{STEP}/{name}" in state.shapes:
-                moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}
+                moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in self._moments}
                 for key, moment in moments.items():
                     self._fill(name, moment, state, f"{key}/{name}")
                 step = state.read(f"{STEP}/{name}", whole(())).clone().to(parameter.device)
@@ -238,7 +251,7 @@ class TrainState:
 
     def _move_moments(self, device: torch.device) -> None:
         for state in self.optimizer.state.values():
-            for key in MOMENTS:
+            for key in self._moments:
                 state[key] = state[key].to(device)
 
     def _fill(self, name: str, tensor: Tensor, stored: TensorSource, stored_name: str) -> None:

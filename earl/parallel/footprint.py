@@ -46,13 +46,14 @@ class Training:
     cp: int = 1  # ranks that share the tokens of a micro-batch
     ep: int = 1  # ranks that share the experts of a mixture
     replicas: int = 1  # groups of ranks, with all shards each
+    moments: int = 2  # numbers of the optimizer's state for each parameter that is trained
 
     @classmethod
     def of(cls, config: Config, dp: int, tp: int, **other: Any) -> "Training":
         """A recipe's, on dp x tp ranks; `other` takes precedence over the recipe."""
         own, reference = config.learner, config.algorithm.kl > 0
         kept = (own.micro_batch_tokens, FLOAT_BYTES[own.dtype], own.recompute, own.offload, own.lora_rank, reference)
-        return replace(cls(dp, tp, *kept), **other)
+        return replace(cls(dp, tp, *kept, moments=2 + (own.ema > 0)), **other)
 
     @property
     def layout(self) -> Layout:
@@ -269,7 +270,8 @@ def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes])
     adapters = adapter_parameters(shape, training.lora_rank) if training.lora_rank else 0
     base = held_bytes(shape, training, WIDE_BYTES)
     weights = base + ceil(WIDE_BYTES * adapters / devices)
-    optimizer = ceil(2 * WIDE_BYTES * adapters / devices) if adapters else held_bytes(shape, training, 2 * WIDE_BYTES)
+    state = training.moments * WIDE_BYTES
+    optimizer = ceil(state * adapters / devices) if adapters else held_bytes(shape, training, state)
     reference = base if training.reference and not training.lora_rank else 0
     residue = RESIDUE_BYTES + (KERNEL_BYTES if training.float_bytes < WIDE_BYTES else 0)
     away = training.offload and not training.on_host

@@ -294,6 +294,7 @@ class StepPipeline:
             correction_excess=config.algorithm.correction_excess,
             kl_estimator=config.algorithm.kl_estimator,
             renews_reference=step % (config.algorithm.reset_reference or step + 1) == 0,
+            takes_average=config.learner.ema > 0 and step == steps,
         )
 
     def sync(self, version: int) -> Mapping[str, float]:

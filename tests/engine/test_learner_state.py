@@ -22,6 +22,8 @@ from earl.rollout.pack import complete, pack
 
 MOVING = Update(learning_rate=1e-3, entropy=0.01, kl=0.0, minibatches=3, epochs=2, seed=4)
 
+ONE = replace(MOVING, minibatches=1, epochs=1)
+
 
 @pytest.fixture
 def rows(small, episodes):
@@ -67,6 +69,30 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
     assert other.keys() == own.keys()
     assert {len(set(name.split("/")) & {"exp_avg", "exp_avg_sq", "step"}) for _, name in own} == {0, 1}
     assert all(torch.equal(other[key], own[key]) for key in own)
+
+
+def test_weights_become_their_running_mean_when_asked(small, rows, tmp_path):
+    batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
+    plain = ppo_learner(small())
+    after = []  # w_1, w_2, w_3
+    for _ in range(3):
+        plain.update(batch, algorithm("ppo"), ONE)
+        after.append({name: tensor.clone() for name, tensor in plain.weights().items()})
+
+    def averaged():
+        return Learner(small(), LearnerConfig(ema=0.3), 1.0, Replicas(Peers()), values=True)
+
+    first, second = averaged(), averaged()
+    for _ in range(2):
+        first.update(batch, algorithm("ppo"), ONE)
+    assert all(torch.equal(tensor, after[1][name]) for name, tensor in first.weights().items())
+    first.snapshot()(tmp_path)
+    second.restore(tmp_path)
+    second.update(batch, algorithm("ppo"), replace(ONE, takes_average=True))
+    # The decay after 2 updates is 3 / 12, after 3 updates 0.3, which is less than 4 / 13.
+    for name, tensor in second.weights().items():
+        w_1, w_2, w_3 = (weights[name] for weights in after)
+        torch.testing.assert_close(tensor, 0.3 * (w_1 / 4 + w_2 * 3 / 4) + 0.7 * w_3)
 
 
 @pytest.mark.parametrize("adapted", [False, True])

@@ -103,6 +103,12 @@ def test_a_pass_without_gradients_holds_one_layer() -> None:
     assert held.reference == held.weights
 
 
+def test_a_running_mean_of_the_weights_is_as_large_as_a_moment() -> None:
+    config = build({"env": {"name": "tictactoe"}, "learner": {"ema": 0.99}})
+    # 4 bytes for each of the mean and the two moments.
+    assert learner_bytes(SMALL, Training.of(config, 1, 1)).optimizer == 12 * 494_032_768
+
+
 def test_adapters_need_no_moments_of_the_rest() -> None:
     held = learner_bytes(SMALL, replace(PLAIN, lora_rank=8, reference=True))
     # Rank 8 x 24 layers x (queries and output 2 x (896 + 896), keys and values 2 x (896 + 128), 3 x (896 + 4,864)).

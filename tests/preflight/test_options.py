@@ -68,7 +68,7 @@ READERS = {
 # What every learner reads.
 OF_ADAMW = {
     "learning_rate", "final_learning_rate", "schedule", "decay_from", "warmup_steps", "minibatches", "epochs",
-    "micro_batch_tokens", "clip_grad_norm", "weight_decay", "beta1", "beta2",
+    "micro_batch_tokens", "clip_grad_norm", "weight_decay", "beta1", "beta2", "ema",
 }  # fmt: skip
 
 
