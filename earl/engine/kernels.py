@@ -1,7 +1,6 @@
 """Loops of the sampler's forward pass, compiled: each is one call where torch takes many for a few numbers each."""
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

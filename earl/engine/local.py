@@ -307,7 +307,7 @@ class Contexts:
         def attend(number: int, heads: Tensor) -> Tensor:
             query, *states = decoder.apart(heads)
             keys, values = self._cache.layers[number].written(*states)
-            query = query.unflatten(0, (rows, width)).transpose(1, 2)
+            query = query.reshape(rows, width, *query.shape[1:]).transpose(1, 2)
             return batched(query, keys, values, mask, False, None).flatten(0, 1)
 
         return decoder.states(tokens.flatten(), positions.flatten(), attend, wanted)
@@ -424,18 +424,18 @@ class LocalSampler(Sampler):
     def _complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)
         greedy = np.array([prompt.greedy for prompt in prompts])
-        limits, stops = np.array([prompt.max_tokens for prompt in prompts]), [*self._stop_ids]
-        replies = np.empty((len(prompts), limits.max()), np.int64)
-        logprobs = np.empty(replies.shape, np.float32)
+        limits = np.array([prompt.max_tokens for prompt in prompts])
+        most = int(limits.max())
+        replies, logprobs = np.empty((len(prompts), most), np.int64), np.empty((len(prompts), most), np.float32)
         lengths = limits.copy()
         logits = self._contexts.prefill(prompts)
         live = np.arange(len(prompts))
-        for place in range(limits.max()):
+        for place in range(most):
             if place % DRAWN == 0:
                 drawn = uniforms(seeds[:, None], place + np.arange(DRAWN))
             chosen, scores = (part.numpy() for part in self._choose(logits, drawn[live, place % DRAWN], greedy[live]))
             replies[live, place], logprobs[live, place] = chosen, scores
-            ended = np.isin(chosen, stops)
+            ended = np.array([token in self._stop_ids for token in chosen.tolist()])
             lengths[live[ended]] = place + 1
             going = ~ended & (place + 1 < limits[live])
             live = live[going]
@@ -443,9 +443,10 @@ class LocalSampler(Sampler):
                 break
             sessions = (prompts[number].session for number in live.tolist())
             logits = self._contexts.decode(dict(zip(sessions, chosen[going].tolist(), strict=True)))
+        cut = [reply[:length] for reply, length in zip(replies.tolist(), lengths.tolist(), strict=True)]
         return [
-            Completion(reply[:length].tolist(), scores[:length].tolist(), [self.version] * length, reply[length - 1] in stops)
-            for reply, scores, length in zip(replies, logprobs, lengths.tolist(), strict=True)
+            Completion(reply, scores[: len(reply)], [self.version] * len(reply), reply[-1] in self._stop_ids)
+            for reply, scores in zip(cut, logprobs.tolist(), strict=True)
         ]
 
     def _empty(self) -> Contexts:
