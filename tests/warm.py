@@ -34,6 +34,7 @@ from pathlib import Path
 HEAVY = (
     "earl.audit",
     "earl.cli.training",
+    "earl.engine.kernels",
     "earl.engine.learner",
     "earl.engine.local",
     "earl.reports",

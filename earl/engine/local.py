@@ -79,6 +79,10 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
             self.keys, self.values = self.store
         return self.store
 
+    def clear(self) -> None:
+        if self.store is not None:
+            self.store.zero_()
+
     def grow(self, slots: int, positions: int) -> None:
         if self.store is not None:
             _, old, heads, longest, size = self.store.shape
@@ -194,7 +198,7 @@ class Contexts:
         if 4 * room_for(len(self._tokens)) * room_for(longest) > self._cache.slots * self._cache.positions:
             new._cache = self._cache
             for layer in new._cache.layers:
-                layer.store.zero_()
+                layer.clear()
         return new
 
     def release(self, session: int) -> None:
@@ -443,10 +447,12 @@ class LocalSampler(Sampler):
                 break
             sessions = (prompts[number].session for number in live.tolist())
             logits = self._contexts.decode(dict(zip(sessions, chosen[going].tolist(), strict=True)))
-        cut = [reply[:length] for reply, length in zip(replies.tolist(), lengths.tolist(), strict=True)]
+        cut = [
+            [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)] for rows in (replies, logprobs)
+        ]
         return [
-            Completion(reply, scores[: len(reply)], [self.version] * len(reply), reply[-1] in self._stop_ids)
-            for reply, scores in zip(cut, logprobs.tolist(), strict=True)
+            Completion(reply, scores, [self.version] * len(reply), reply[-1] in self._stop_ids)
+            for reply, scores in zip(*cut, strict=True)
         ]
 
     def _empty(self) -> Contexts:
