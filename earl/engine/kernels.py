@@ -72,3 +72,10 @@ def attend(heads: Floats, store: Floats, slots: Integers, positions: Integers, a
                 share = shares[place] / total
                 for number in range(size):
                     made[number] += share * values[place, number]
+
+
+# Compiled, or loaded, when this is imported, so that no pass waits for it.
+_one, _number = np.ones((1, 3, 2), np.float32), np.zeros(1, np.int64)
+norm(_one[0], _one[0, 0], 1.0, _one[0])
+norm_and_turn(_one, _one[0, :2], 1.0, 1, _one[0, :1, :1].copy(), _one[0, :1, :1].copy())
+attend(_one, np.ones((2, 1, 1, 1, 2), np.float32), _number, _number, _one[:, :1].copy())
