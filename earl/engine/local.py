@@ -447,12 +447,9 @@ class LocalSampler(Sampler):
                 break
             sessions = (prompts[number].session for number in live.tolist())
             logits = self._contexts.decode(dict(zip(sessions, chosen[going].tolist(), strict=True)))
-        cut = [
-            [row[:length].tolist() for row, length in zip(rows, lengths, strict=True)] for rows in (replies, logprobs)
-        ]
         return [
-            Completion(reply, scores, [self.version] * len(reply), reply[-1] in self._stop_ids)
-            for reply, scores in zip(*cut, strict=True)
+            Completion(reply[:n].tolist(), scores[:n].tolist(), [self.version] * n, reply[n - 1] in self._stop_ids)
+            for reply, scores, n in zip(replies, logprobs, lengths.tolist(), strict=True)
         ]
 
     def _empty(self) -> Contexts:
