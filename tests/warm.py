@@ -34,7 +34,6 @@ from pathlib import Path
 HEAVY = (
     "earl.audit",
     "earl.cli.training",
-    "earl.engine.kernels",
     "earl.engine.learner",
     "earl.engine.local",
     "earl.reports",
