@@ -49,7 +49,7 @@ RECIPE: dict[str, Any] = {
     "context": {"limit": 320},
     "rollout": {"group_size": 8},
     "algorithm": {"name": "grpo", "options": {"clip": 0.2}},
-    "learner": {"learning_rate": 3e-4},
+    "learner": {"learning_rate": 3e-4, "micro_batch_tokens": 1 << 14},
     "evaluate": {"every": 10_000, "episodes": 1, "final_episodes": 1},
     "run": {"processes": 1, "keep_trajectories_every": 10_000, "checkpoint_every": 10_000},
 }

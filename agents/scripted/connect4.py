@@ -9,22 +9,19 @@ window.
 """
 
 import lzma
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from earl.agents.scripted.perfect import Solution
+from earl.compiled import compiled
 from earl.envs.games import connect4
 from earl.envs.games.base import Game, State
 from earl.envs.games.connect4 import BOARD, BOTTOM, COLUMNS, ROWS
 
 Integers = NDArray[np.int64]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 CELLS = ROWS * COLUMNS
 HIGHEST = CELLS // 2 + 1
@@ -35,13 +32,6 @@ BOOK = Path(__file__).with_name("connect4.book")
 TABLE_BITS = 22
 LOOK_AHEAD_STONES = 30
 """Positions of fewer stones are looked up before any of their siblings is searched."""
-
-
-def compiled(function: Function) -> Function:
-    try:
-        return cast(Function, njit(cache=True)(function))
-    except RuntimeError:  # no folder that it could be cached in can be written to
-        return cast(Function, njit(function))
 
 
 completing, has_four = compiled(connect4.completing), compiled(connect4.has_four)

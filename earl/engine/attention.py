@@ -172,16 +172,6 @@ def batched(
     return attended.transpose(1, 2)
 
 
-def of_one(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """[B, heads, D] of one query a row, [B, heads, D]: keys and values [B, KV heads, L, D], mask [B x KV heads, 1, L].
-    torch's kernel for CPUs is made for many queries."""
-    shape = query.shape
-    scores = torch.baddbmm(
-        mask, query.reshape(len(mask), -1, shape[2]), key.flatten(0, 1).transpose(1, 2), alpha=shape[2] ** -0.5
-    )
-    return torch.bmm(torch.softmax(scores, dim=-1), value.flatten(0, 1)).view(shape)
-
-
 def _fused(packed: Sequence[Tensor], rows: Spans, scaling: float | None) -> Tensor:
     """One kernel for rows of any lengths. Never run on a GPU."""
     from torch.nn.attention.varlen import varlen_attn

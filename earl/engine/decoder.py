@@ -8,7 +8,6 @@ group share their prompt, and games their openings.
 TokenDecoder: of tokens to sample after, without gradients.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -127,11 +126,11 @@ def _joined(*modules: Any) -> Tensor:
 class _Weights(NamedTuple):
     """Of a layer, in the order of their use; they share the memory of the model's."""
 
-    before: Tensor  # [H], of the norm
+    before: NDArray[np.float32]  # [H], of the norm
     projections: Tensor  # [(heads + 2 KV heads) D, H]
-    head_norms: Tensor  # [2, D], of queries and of keys
+    head_norms: NDArray[np.float32]  # [2, D], of queries and of keys
     out: Tensor  # [heads D, H]
-    between: Tensor  # [H]
+    between: NDArray[np.float32]  # [H]
     gates: Tensor  # [2 x inner width, H]
     down: Tensor  # [inner width, H]
 
@@ -139,55 +138,63 @@ class _Weights(NamedTuple):
     def of(cls, layer: Any) -> Self:
         own, mlp = layer.self_attn, layer.mlp
         return cls(
-            layer.input_layernorm.weight.detach(),
+            layer.input_layernorm.weight.detach().numpy(),
             _joined(own.q_proj, own.k_proj, own.v_proj),
-            _joined(own.q_norm, own.k_norm).view(2, -1),
+            _joined(own.q_norm, own.k_norm).view(2, -1).numpy(),
             own.o_proj.weight.detach().t(),
-            layer.post_attention_layernorm.weight.detach(),
+            layer.post_attention_layernorm.weight.detach().numpy(),
             _joined(mlp.gate_proj, mlp.up_proj),
             mlp.down_proj.weight.detach().t(),
         )
 
 
 class TokenDecoder:
-    """A model that `suits`, without gradients: what has the same input is computed by one operation. `attend` is called
-    as in `states_of`. New weights are copied into the model's own tensors, and are those of the decoder then."""
+    """A model that `suits`, without gradients: what has the same input is computed by one operation, and what is small
+    by compiled loops. New weights are copied into the model's own tensors, and are those of the decoder then."""
 
     def __init__(self, model: Any) -> None:
+        from earl.engine import kernels  # here, since to import numba takes half a second
+
         decoder, config = model.model, model.config
-        self.kv_heads: int = config.num_key_value_heads
-        self._heads, self._epsilon, self._zero = config.num_attention_heads, config.rms_norm_eps, torch.zeros(())
-        self._kinds = torch.tensor([0] * self._heads + [1] * self.kv_heads)
-        self._embedding, self._norm = decoder.embed_tokens.weight.detach(), decoder.norm.weight.detach()
+        self._kernels, self._heads, self._epsilon = kernels, config.num_attention_heads, config.rms_norm_eps
+        self._embedding, self._norm = decoder.embed_tokens.weight.detach(), decoder.norm.weight.detach().numpy()
         self._frequencies = decoder.rotary_emb.inv_freq
         self._layers = [_Weights.of(layer) for layer in decoder.layers]
 
-    def states(self, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor) -> Tensor:
-        """The last hidden states [M, H] of the `wanted` [M] of tokens [T] at their positions [T]."""
-        turns = positions[:, None, None] * self._frequencies
-        cos, sin = torch.cat((turns, turns), -1).cos_(), torch.cat((-turns, turns), -1).sin_()  # [T, 1, D]
-        size, half = cos.shape[-1], turns.shape[-1]
+    def states(
+        self, tokens: Tensor, positions: Tensor, attend: Callable[[int, Tensor], Tensor], wanted: Tensor | None = None
+    ) -> Tensor:
+        """The last hidden states [T, H] of tokens [T] at their positions [T], or of the `wanted` of them. attend:
+        attention of a layer, by its number: queries, keys and values [T, heads + 2 KV heads, D] to [T, heads, D]."""
+        turns = positions[:, None] * self._frequencies  # [T, D / 2]
+        cos, sin = turns.cos().numpy(), turns.sin().numpy()
         states = self._embedding.index_select(0, tokens)
         for number, own in enumerate(self._layers):
-            heads = linear(self._normed(own.before, states), own.projections).view(len(tokens), -1, size)
-            turned, value = torch.split(heads, [self._heads + self.kv_heads, self.kv_heads], dim=1)
-            turned = self._normed(own.head_norms.index_select(0, self._kinds), turned)
-            turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-            query, key = torch.split(turned, [self._heads, self.kv_heads], dim=1)
-            attended = attend(number, query, key, value).flatten(-2)
-            if number == len(self._layers) - 1:  # behind the last attention tokens are alone
+            heads = linear(self._normed(own.before, states), own.projections).view(len(tokens), -1, 2 * cos.shape[1])
+            self._kernels.norm_and_turn(heads.numpy(), own.head_norms, self._epsilon, self._heads, cos, sin)
+            attended = attend(number, heads).flatten(1)
+            if wanted is not None and number == len(self._layers) - 1:  # behind the last attention tokens are alone
                 attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
-            states = torch.addmm(states, attended, own.out)
+            states.addmm_(attended, own.out)
             gate, up = linear(self._normed(own.between, states), own.gates).chunk(2, dim=-1)
-            states = torch.addmm(states, silu(gate).mul_(up), own.down)
+            states.addmm_(silu(gate).mul_(up), own.down)
         return self._normed(self._norm, states)
 
-    def _normed(self, weight: Tensor, states: Tensor) -> Tensor:
-        """RMSNorm: with the width n, w x / sqrt(sum(x x) / n + epsilon) = sqrt(n) w x / sqrt(sum(x x) + n epsilon)."""
-        width = states.shape[-1]
-        lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-        lengths.hypot_(torch.full((), math.sqrt(width * self._epsilon)))
-        return torch.addcmul(self._zero, states / lengths, weight, value=math.sqrt(width))
+    def of_one(self, heads: Tensor, store: Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> Tensor:
+        """Attention [B, heads, D] of one token a row; see `kernels.attend`."""
+        attended = torch.empty(len(heads), self._heads, heads.shape[2])
+        self._kernels.attend(heads.numpy(), store.numpy(), slots, positions, attended.numpy())
+        return attended
+
+    def apart(self, heads: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values."""
+        shared = (heads.shape[1] - self._heads) // 2
+        return torch.split(heads, [self._heads, shared, shared], dim=1)
+
+    def _normed(self, weight: NDArray[np.float32], states: Tensor) -> Tensor:
+        normed = torch.empty_like(states)
+        self._kernels.norm(states.numpy(), weight, self._epsilon, normed.numpy())
+        return normed
 
 
 def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:

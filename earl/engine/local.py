@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain, count, groupby, takewhile
+from itertools import chain, count, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
 from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
-from earl.engine.attention import batched, of_one
+from earl.engine.attention import batched
 from earl.engine.decoder import TokenDecoder, suits
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
 from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
@@ -60,11 +60,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def written(self, *states: Tensor) -> tuple[Tensor, Tensor]:
         """As `update`, of states [..., heads, head size] of B x Q tokens."""
         window, (*_, heads, size) = self.cache.window, states[0].shape
-        store = self.store
-        if store is None:
-            # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
-            store = self.store = states[0].new_zeros(2, self.cache.slots, heads, self.cache.positions, size)
-            self.keys, self.values = store
+        store = self.held(states[0])
         places = self.cache.places(heads)
         for part, own in zip(store.view(2, -1, size), states, strict=True):
             part.index_copy_(0, places, own.reshape(-1, size))
@@ -73,6 +69,19 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
             known = known[:, window.slots - window.span.start]
         keys, values = known
         return keys, values
+
+    def held(self, states: Tensor) -> Tensor:
+        """All keys and values, of states [..., KV heads, head size]."""
+        if self.store is None:
+            *_, heads, size = states.shape
+            # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
+            self.store = states.new_zeros(2, self.cache.slots, heads, self.cache.positions, size)
+            self.keys, self.values = self.store
+        return self.store
+
+    def clear(self) -> None:
+        if self.store is not None:
+            self.store.zero_()
 
     def grow(self, slots: int, positions: int) -> None:
         if self.store is not None:
@@ -119,7 +128,8 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.reach(max(targets) + 1, length)
         for layer in self.layers:
             part = layer.store[:, :, :, :length]
-            part[:, targets] = part[:, sources]  # `index_select` would copy the whole part first
+            for source, target in zip(sources, targets, strict=True):  # indexing by all of them takes thrice as long
+                part[:, target].copy_(part[:, source])
 
 
 def need(prompt: Prompt) -> int:
@@ -163,8 +173,10 @@ def _size(context: Wanted) -> int:
 
 def _passes(wanted: Mapping[Name, Wanted]) -> Iterator[list[Name]]:
     """Contexts of one size class in passes of at most PASS_TOKENS new tokens, or of one context."""
-    for _, alike in groupby(sorted(wanted, key=lambda name: _size(wanted[name])), lambda name: _size(wanted[name])):
-        names = [*alike]
+    alike: dict[int, list[Name]] = {}
+    for name, context in wanted.items():
+        alike.setdefault(_size(context), []).append(name)
+    for _, names in sorted(alike.items()):
         each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
         yield from (names[start : start + each] for start in range(0, len(names), each))
 
@@ -177,6 +189,17 @@ class Contexts:
         self._cache = SlotCache(model.config.num_hidden_layers, room)
         self._slots: dict[int, int] = {}  # session -> the slot that holds its context, or the beginning of it
         self._tokens: dict[int, list[int]] = {}  # slot -> the tokens whose keys and values it holds
+
+    @torch.inference_mode()
+    def emptied(self) -> "Contexts":
+        """Contexts of new weights. They take over the memory of these, unless a quarter would do."""
+        new = Contexts(self._model, self._decoder, self._cache.room)
+        longest = max(map(len, self._tokens.values()), default=0)
+        if 4 * room_for(len(self._tokens)) * room_for(longest) > self._cache.slots * self._cache.positions:
+            new._cache = self._cache
+            for layer in new._cache.layers:
+                layer.clear()
+        return new
 
     def release(self, session: int) -> None:
         self._slots.pop(session, None)
@@ -249,6 +272,8 @@ class Contexts:
         """The last hidden states [B, H] after the last new token of each context. Rows with fewer new tokens are
         padded; padding writes behind the context's end, is masked, and is overwritten before the context grows."""
         window, width = self._cache.window, max(len(context.new) for context in wanted)
+        if self._decoder and width == 1:
+            return self._next(self._decoder, slots, wanted)
         window.length = max(context.held + len(context.new) for context in wanted)
         known = dict(zip(slots, wanted, strict=True))
         known |= dict.fromkeys(self._idle(known, width), Wanted(window.length, -1, ()))
@@ -281,16 +306,27 @@ class Contexts:
         if self._decoder is None:
             how = {"attention_mask": mask, "position_ids": positions, "past_key_values": self._cache, "use_cache": True}
             return hidden_states(self._model, tokens, **how).flatten(0, 1)[wanted]
-        masks = mask.expand(-1, self._decoder.kv_heads, -1, -1).flatten(0, 1) if width == 1 else mask
+        decoder = self._decoder
 
-        def attend(number: int, query: Tensor, *states: Tensor) -> Tensor:
+        def attend(number: int, heads: Tensor) -> Tensor:
+            query, *states = decoder.apart(heads)
             keys, values = self._cache.layers[number].written(*states)
-            if width == 1:
-                return of_one(query, keys, values, masks)
-            query = query.view(rows, width, *query.shape[1:]).transpose(1, 2)
+            query = query.reshape(rows, width, *query.shape[1:]).transpose(1, 2)
             return batched(query, keys, values, mask, False, None).flatten(0, 1)
 
-        return self._decoder.states(tokens.flatten(), positions.flatten(), attend, wanted)
+        return decoder.states(tokens.flatten(), positions.flatten(), attend, wanted)
+
+    def _next(self, decoder: TokenDecoder, slots: Sequence[int], wanted: Sequence[Wanted]) -> Tensor:
+        """`_forward` of one new token each, whose keys and values are read where they lie."""
+        places, positions = np.array(slots), np.array([context.held for context in wanted])
+        self._cache.reach(max(slots) + 1, int(positions.max()) + 1)
+
+        def attend(number: int, heads: Tensor) -> Tensor:
+            store = self._cache.layers[number].held(decoder.apart(heads)[1])
+            return decoder.of_one(heads, store, places, positions)
+
+        tokens = torch.tensor([context.new[0] for context in wanted])
+        return decoder.states(tokens, torch.from_numpy(positions), attend)
 
 
 TOLERANCE = 1e-3
@@ -331,7 +367,7 @@ class LocalSampler(Sampler):
         StaleWeights when these weights give others."""
         self._fill(weights)
         self.version, self._filled = version, True
-        self._contexts = self._empty()
+        self._contexts = self._contexts.emptied()
         if probe:
             self._check(probe)
 
@@ -392,27 +428,28 @@ class LocalSampler(Sampler):
     def _complete(self, prompts: Sequence[Prompt]) -> list[Completion]:
         seeds = np.array([prompt.seed for prompt in prompts], dtype=np.uint64)
         greedy = np.array([prompt.greedy for prompt in prompts])
-        replies: list[list[int]] = [[] for _ in prompts]
-        logprobs: list[list[float]] = [[] for _ in prompts]
+        limits = np.array([prompt.max_tokens for prompt in prompts])
+        most = int(limits.max())
+        replies, logprobs = np.empty((len(prompts), most), np.int64), np.empty((len(prompts), most), np.float32)
+        lengths = limits.copy()
         logits = self._contexts.prefill(prompts)
         live = np.arange(len(prompts))
-        for place in range(max(prompt.max_tokens for prompt in prompts)):
+        for place in range(most):
             if place % DRAWN == 0:
                 drawn = uniforms(seeds[:, None], place + np.arange(DRAWN))
-            chosen, scores = self._choose(logits, drawn[live, place % DRAWN], greedy[live])
-            going = []
-            for number, token, score in zip(live.tolist(), chosen.tolist(), scores.tolist(), strict=True):
-                replies[number].append(token)
-                logprobs[number].append(score)
-                if token not in self._stop_ids and place + 1 < prompts[number].max_tokens:
-                    going.append(number)
-            if not going:
+            chosen, scores = (part.numpy() for part in self._choose(logits, drawn[live, place % DRAWN], greedy[live]))
+            replies[live, place], logprobs[live, place] = chosen, scores
+            ended = np.array([token in self._stop_ids for token in chosen.tolist()])
+            lengths[live[ended]] = place + 1
+            going = ~ended & (place + 1 < limits[live])
+            live = live[going]
+            if not len(live):
                 break
-            live = np.array(going)
-            logits = self._contexts.decode({prompts[number].session: replies[number][-1] for number in going})
+            sessions = (prompts[number].session for number in live.tolist())
+            logits = self._contexts.decode(dict(zip(sessions, chosen[going].tolist(), strict=True)))
         return [
-            Completion(reply, scores, [self.version] * len(reply), reply[-1] in self._stop_ids)
-            for reply, scores in zip(replies, logprobs, strict=True)
+            Completion(reply[:n].tolist(), scores[:n].tolist(), [self.version] * n, reply[n - 1] in self._stop_ids)
+            for reply, scores, n in zip(replies, logprobs, lengths.tolist(), strict=True)
         ]
 
     def _empty(self) -> Contexts:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from earl.actions.pool import pool
 from earl.envs.base import Info, TextEnv
-from earl.envs.tools.tool import CallError, Tool, read, run, shown, tool_of
+from earl.envs.tools.tool import Call, CallError, Tool, read, run, shown, tool_of
 from earl.errors import EarlError
 from earl.trajectory import ToolCall
 
@@ -39,6 +39,8 @@ class ToolEnv(TextEnv):
     since = 0.0
     """When the episode began, by the monotonic clock: calls of earlier ones go first."""
     _over = _fresh = True
+    _read: tuple[str, list[Call]] = "", []
+    """The last action that was read, and its calls."""
 
     @abstractmethod
     def task(self, rng: Random) -> str:
@@ -76,7 +78,7 @@ class ToolEnv(TextEnv):
             return broken, 0.0, False, False, {"role": "user", "illegal": broken}
         self.turns += 1
         records: list[ToolCall] = []
-        calls = read(action, self.known())
+        (_, calls), self._read = self._read, ("", [])  # a tool may change what it was given
         if calls:
             if self._fresh:
                 self._fresh = False
@@ -98,9 +100,10 @@ class ToolEnv(TextEnv):
 
     def rule(self, action: str) -> str | None:
         try:
-            calls = read(action, self.known())
+            if action != self._read[0]:
+                self._read = action, read(action, self.known())
         except CallError as error:
             return shown(str(error))
         if action != action.strip():
             return "illegal: white space around a reply"
-        return None if calls or re.fullmatch(self.answer_form, action) else self.hint
+        return None if self._read[1] or re.fullmatch(self.answer_form, action) else self.hint

@@ -1,4 +1,4 @@
-"""Small models of five architectures, and a made-up world in which every reply is taken."""
+"""Small models of five architectures, one of them twice, and a made-up world in which every reply is taken."""
 
 from random import Random
 
@@ -13,6 +13,8 @@ from transformers import (
     LlamaForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from earl.agents.chat import Chat
@@ -51,6 +53,12 @@ def qwen3(seed=0):
     return Policy(spread_out(policy.model, seed), policy.tokenizer)
 
 
+def grouped(seed=0):
+    """Four query heads share two key-value heads, as in those of Qwen3 that are downloaded."""
+    config = Qwen3Config(vocab_size=106, num_attention_heads=4, num_key_value_heads=2, head_dim=8, **SHAPE)
+    return with_characters(Qwen3ForCausalLM(config), seed)
+
+
 def llama(seed=0):
     config = LlamaConfig(vocab_size=106, num_attention_heads=4, num_key_value_heads=4, **SHAPE)
     return with_characters(LlamaForCausalLM(config), seed)
@@ -76,7 +84,7 @@ def gemma(seed=0):
     return with_characters(GemmaForCausalLM(config), seed)
 
 
-ARCHITECTURES = {"qwen3": qwen3, "llama": llama, "qwen2": qwen2, "gpt2": gpt2, "gemma": gemma}
+ARCHITECTURES = {"qwen3": qwen3, "grouped": grouped, "llama": llama, "qwen2": qwen2, "gpt2": gpt2, "gemma": gemma}
 
 
 @pytest.fixture(params=sorted(ARCHITECTURES))

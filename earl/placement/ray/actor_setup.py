@@ -76,9 +76,11 @@ WARM_WIDTH = 256  # of a matrix product for which libraries allocate their buffe
 
 
 def begun(config: Config, who: str = "") -> Budget:
-    """The budget of a new process. Ray's copy threads and the product buffers of numpy and torch are created first, so
-    that they do not count."""
+    """The budget of a new process. Ray's copy threads, the product buffers of numpy and torch, and the compiled loops
+    of the sampler are created first, so that they do not count."""
     if config.placement.memory_bytes is not None:
+        import earl.engine.kernels  # noqa: F401
+
         thin_threads()
         ray.put(np.zeros(WARM_BYTES, np.uint8))
         square = np.ones((WARM_WIDTH, WARM_WIDTH), np.float32)
