@@ -19,6 +19,7 @@ PLUG_INS = (
 ALONE = {
     "cli/completion.py": "imports what only a shell's completion needs, no command",
     "earl/engine/export.py": "`earl export` may not import torch, the engine may",
+    "earl/engine/kernels.py": "numba takes half a second to import, and is only for those that sample",
     "earl/engine/opponent.py": "the registry of opponents imports it by its name, for torch",
 }
 """Small modules with one importer, and why each is a file of its own."""
