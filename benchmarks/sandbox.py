@@ -77,9 +77,9 @@ def _held() -> dict[str, int]:
 
 
 def mounts() -> list[str]:
-    """Those of this machine but network namespaces, which others make meanwhile."""
+    """Those of this machine but network namespaces and podman's images, which others make meanwhile."""
     listed = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    return [line for line in listed if "/netns" not in line]
+    return [line for line in listed if "/netns" not in line and "/containers/storage" not in line]
 
 
 def cgroups() -> list[str]:
