@@ -151,6 +151,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_notebook(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient")

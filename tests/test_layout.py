@@ -75,6 +75,7 @@ def test_sdist_holds_the_same_and_builds_the_same_wheel(packages: tuple[Path, Pa
     assert set(zipfile.ZipFile(tmp_path / again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_importing_all_of_earl_loads_no_bare_envs_agents_cli_or_configs() -> None:
     names = sorted(

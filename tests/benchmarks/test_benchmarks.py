@@ -48,6 +48,7 @@ def test_what_the_rollout_benchmark_tells(monkeypatch):
     assert all(seconds >= 0 for seconds in result["seconds"].values())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_the_sampler_benchmark_tells(monkeypatch):
     pytest.importorskip("vllm", reason="vLLM is an extra")

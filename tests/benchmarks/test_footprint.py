@@ -8,7 +8,6 @@ import pytest
 from earl.benchmarks import footprint
 from earl.benchmarks.footprint import CASES, MemoryCase, cases_of, model, predicted, run
 from earl.errors import EarlError
-from tests.sampling import sampled
 
 MIB = 1 << 20
 UNTIED = model("llama", num_key_value_heads=2, vocab_size=20_000, tie_word_embeddings=False)
@@ -36,7 +35,8 @@ SHARED = [case for case in CASES if case.ep > 1 or case.replicas > 1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", sampled(SHARED, always=SHARED[:1]), ids=lambda case: case.name)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", SHARED, ids=lambda case: case.name)
 def test_experts_and_replicas_take_what_is_predicted_within_a_twentieth(case, monkeypatch):
     assert len(SHARED) == 6
     monkeypatch.setattr(footprint, "CASES", [case])

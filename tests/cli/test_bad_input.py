@@ -204,7 +204,13 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["run.processes=2"], ["--placement", "colocated"]], ids=["processes", "ray"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["run.processes=2"], id="processes"),
+        pytest.param(["--placement", "colocated"], id="ray", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_all_processes_of_a_run_go_on_from_the_same_whole_checkpoint(
     earl, stopped: Path, tmp_path: Path, options: list[str], weights_and_numbers
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
         pytest.param(signal.SIGTERM, os.kill, {}, id="SIGTERM to the first process", marks=pytest.mark.exhaustive),
     ],
 )
+@pytest.mark.exhaustive
 def test_the_second_signal_ends_at_once(
     start: Callable, tiny: Path, tmp_path: Path, number: int, send: Callable, options: dict
 ) -> None:

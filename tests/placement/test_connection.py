@@ -84,6 +84,7 @@ with _in_environment(_opening(None)):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_ray_that_does_not_start_is_an_error_with_a_cure() -> None:
     environment = {**os.environ, "RAY_gcs_server_port_wait_time_s": "3"}  # Ray gives up after 30 seconds
     command = [sys.executable, "-c", UNABLE]
@@ -113,6 +114,7 @@ with stopping_on_signals(None), _in_environment(_opening(None)):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_run_ends_when_its_rays_own_node_dies() -> None:
     environment = {**os.environ, "EARL_GRACE_SECONDS": "3"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}

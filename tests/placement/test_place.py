@@ -15,6 +15,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_process_opens_one_cluster_after_the_other():
     # Ray reads its token once in a process, so a second cluster with another one would be out of reach.

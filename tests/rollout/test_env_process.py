@@ -198,6 +198,7 @@ SMALL = {
         always=[("step", "exits at once", 6)],
     ),
 )
+@pytest.mark.exhaustive
 def test_a_run_goes_on_in_training_and_in_evaluation(where, shape, taught, tmp_path, capfd):
     settings = {**SMALL, "warm_start.steps": taught, "env.options": {"where": where, "shape": shape}}
     run = earl.train(NAME, steps=2, seed=3, settings=settings, runs=tmp_path)

@@ -117,6 +117,7 @@ def test_killed_at_random_moments_two_processes_go_on_to_the_same_end(recipe, ne
     assert remains(folder) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_when_the_second_process_is_killed_the_first_says_so_and_ends(recipe, new_run, remains, undisturbed):
     folder, rng = new_run(recipe, "killed"), random.Random(11)
     for target in (-1, 3):  # of 7 steps: enough are left until the kill

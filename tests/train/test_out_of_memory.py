@@ -103,6 +103,7 @@ def left_alone(tmp_path_factory):
     return in_one_process(tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_whose_players_run_out_of_memory_goes_on(tmp_path, left_alone):
     # Weights are given before the first step too, as the run begins and as it is measured.
