@@ -205,7 +205,7 @@ class LearnerConfig(Section):
     """AdamW's decay of its square's mean."""
     ema: float = Field(0.0, ge=0, lt=1)
     """Decay of a running mean of the weights over updates, (1 + n) / (10 + n) after n where that is less, which the
-    weights become after the last step; 0: none."""
+    weights become after the last step; these are the run's best. 0: none."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the computation; the weights that are trained stay float32. Not set, on GPUs: bfloat16."""
     recompute: bool = False
@@ -654,6 +654,11 @@ class Config(Section):
                 f"evaluate.patience = {met.patience} ends a run whose weights lose to no reply, which only "
                 "evaluate.exact = true with 'any' among evaluate.opponents decides, for one environment; set both, or "
                 "evaluate.patience to 0"
+            )
+        if met.patience and self.learner.ema:
+            raise ValueError(
+                f"evaluate.patience = {met.patience} ends a run before its last step, after which learner.ema = "
+                f"{self.learner.ema:g} takes the mean of the weights; set one of them to 0"
             )
         return self
 

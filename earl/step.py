@@ -83,10 +83,10 @@ class Progress:
             self.pool = admitted(self.pool, self.recent[0], pool_size)
         self.recent = (*self.recent[-1:], self.step)
 
-    def better(self, results: Sequence[MatchResult]) -> bool:
-        """Whether results are the best so far; if so, they are remembered."""
+    def better(self, results: Sequence[MatchResult], averaged: bool = False) -> bool:
+        """Whether results are the best so far, or those of the mean of the weights; if so, they are remembered."""
         strength = evaluation.strength(results)
-        if strength <= self.best:
+        if strength <= self.best and not averaged:
             return False
         self.best, self.best_step = strength, self.step
         return True

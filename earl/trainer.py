@@ -110,9 +110,11 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     if step in (0, config.warm_start.steps) or due(step, config.evaluate.every, config.total_steps):
         with clock("evaluate"):
             results = _evaluated(run, step, final=False)
-        better, progress.lost = progress.better(results), lost_in(results)
-    if better:
-        journal.event(step, "best", "the best weights so far by evaluation: fewest losses, then most wins")
+        averaged = config.learner.ema > 0 and step == config.total_steps
+        better, progress.lost = progress.better(results, averaged), lost_in(results)
+        if better:
+            by_evaluation = "the best weights so far by evaluation: fewest losses, then most wins"
+            journal.event(step, "best", "the mean of the weights, learner.ema" if averaged else by_evaluation)
     _watch_collapse(run, progress, results)
     peaks = run.pipeline.peaks()
     run.layouts.record_peak_memory(peaks)

@@ -188,6 +188,10 @@ def test_settings_that_would_have_no_effect_are_refused():
 def test_patience_is_refused_where_nothing_proves_that_no_reply_wins():
     proves = {"patience": 2, "exact": True, "opponents": ["any", "random"]}
     assert build({"env": {"name": "tictactoe"}, "evaluate": proves}).evaluate.patience == 2
+    with pytest.raises(
+        EarlError, match=r"patience = 2 ends a run before its last step, after which learner\.ema = 0\.9"
+    ):
+        build({"env": {"name": "tictactoe"}, "evaluate": proves, "learner": {"ema": 0.9}})
     for fault in ({"exact": False}, {"opponents": ["random"]}):
         assert "which only evaluate.exact = true with 'any'" in refused({"evaluate": {**proves, **fault}})
 

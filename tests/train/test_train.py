@@ -68,8 +68,9 @@ def test_the_last_checkpoints_and_the_best_stay(tiny, new_run, carry_on):
     assert checkpoint.all_steps(folder.checkpoints) == sorted({5, 6, progress.best_step})
 
 
-def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, monkeypatch):
-    # Losses by step: 2 is the best, though it is neither the last nor among the last checkpoints.
+@pytest.mark.parametrize(("ema", "best"), [(0.0, 2), (0.9, 6)])
+def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, monkeypatch, ema, best):
+    # Losses by step: 2 is the best, though it is neither the last nor among the last checkpoints. A mean is at the end.
     losses, asked = {0: 0.9, 1: 0.5, 2: 0.1, 3: 0.3, 4: 0.1, 5: 0.2, 6: 0.4}, []
 
     def measured(placement, final):
@@ -78,10 +79,10 @@ def test_the_final_evaluation_is_of_the_best_weights(tiny, new_run, carry_on, mo
         return [MatchResult("tictactoe", "random", 0, False, 9, 0.0, 1 - losses[version], losses[version], 0.0, 0.0)]
 
     monkeypatch.setattr("earl.trainer.evaluate_matches", measured)
-    config = tiny(evaluate={"every": 1}, run={"checkpoint_every": 1})
+    config = tiny(evaluate={"every": 1}, run={"checkpoint_every": 1}, learner={"ema": ema})
     folder = new_run(config)
-    assert carry_on(folder, config).best_step == 2
-    assert asked == [(step, False) for step in range(7)] + [(2, True)]
+    assert carry_on(folder, config).best_step == best
+    assert asked == [(step, False) for step in range(7)] + [(best, True)]
     assert checkpoint.all_steps(folder.checkpoints) == [2, 5, 6]
 
 
