@@ -39,8 +39,6 @@ FINAL_GAMES = "final evaluation"
 best of many evaluations is partly luck, which other games do not repeat."""
 MAX_SOLVED = 200
 """Positions of a match that a solver is asked about: the first ones that differ."""
-SOLVED_FROM = {"connect4": 12}
-"""Stones from which on a solver is asked, where it needs seconds for positions of fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +181,11 @@ def _of_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> d
         actions = [turn.action for turn in episode.turns if turn.action is not None]
         for key in zip(episode.positions, actions, strict=False):
             made[key] += weight  # type: ignore[assignment]
-    judged = [(key, times) for key, times in made.items() if _solvable(game, key[0])][:MAX_SOLVED]
+    judged = [(key, times) for key, times in made.items() if perfect.solved_soon(game, key[0])][:MAX_SOLVED]
     losses = [(_loss(game, *key), times) for key, times in judged]
     total = fsum(times for _, times in losses)
     optimal, lost = fsum(times for loss, times in losses if not loss), fsum(loss * times for loss, times in losses)
     return {"optimal": optimal / total, "value_lost": lost / total} if total else {}
-
-
-def _solvable(game: Game, state: State) -> bool:
-    return game.name in perfect.SOLVERS and (state.first | state.second).bit_count() >= SOLVED_FROM.get(game.name, 0)
 
 
 def _loss(game: Game, state: State, action: str) -> int:
@@ -297,7 +291,7 @@ class Exploiter:
 
     def _promise(self, game: Game, state: State, move: int) -> Promise:
         after, plies = game.play(state, move), self.plies(len(self.path)) + 1
-        if _solvable(game, state):
+        if perfect.solved_soon(game, state):
             end = perfect.solved(game, state)[move]
             return -end.value, plies + (end.plies - 1) * (end.value > 0)
         theirs = perfect.search(game, after, LOOK_AHEAD - 1, -2 * perfect.WIN, 2 * perfect.WIN, {})

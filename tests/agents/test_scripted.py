@@ -82,6 +82,19 @@ def test_the_expert_beats_a_random_player_more_often_than_any_perfect_move_does(
     assert results["perfect"][0] < 0.98 and results["perfect"][1] < 0.80
 
 
+def test_the_expert_of_connect4_is_exact_once_the_solver_answers_soon():
+    expert = player("expert", "connect4")
+    for begins, name in ((20, "perfect"), (0, "alphabeta:4")):
+        late = [
+            state
+            for state in random_positions(CONNECT4, 40, stones=begins)
+            if perfect.solved_soon(CONNECT4, state) == (begins > 0)
+        ]
+        assert late
+        for state in late:
+            assert expert.distribution(CONNECT4, state) == player(name, "connect4").distribution(CONNECT4, state)
+
+
 def test_random_connect4_has_the_known_odds():
     rng, ends = Random(0), Counter()
     anyone = player("random", "connect4")
@@ -218,7 +231,7 @@ def test_alphabeta_is_stronger_than_the_heuristic_and_that_than_chance():
         ("heuristics@0.5", "tictactoe", "did you mean 'heuristic'"),
         ("", "tictactoe", "unknown opponent ''"),
         ("random", "tictacto", "unknown environment 'tictacto'; did you mean 'tictactoe'"),
-        ("expert@0.5", "connect4", "too large; use 'alphabeta:4'"),
+        ("expert@0.5", "othello", "too large; use 'alphabeta:4'"),
         ("alphabeta:0", "connect4", "depth '0' is not a whole number within 1 … 9"),
         ("alphabeta:10", "connect4", "depth '10' is not"),
         ("alphabeta:", "connect4", "depth '' is not"),
