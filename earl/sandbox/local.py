@@ -52,7 +52,7 @@ def fault(kind: str) -> str:
         result = sandbox.exec(["python", "-c", "print('ran')"])
         sandbox.terminate()
     except EarlError as error:
-        return str(error)
+        return str(error).removesuffix("; see earl doctor")
     return "" if result.stdout == b"ran\n" else f"a program did not run: {result.text}"
 
 
