@@ -18,9 +18,9 @@ is set up here:
 The first process ends the whole tree when a command is over, late, or too large. It dies with its socket or server.
 """
 
-import _signal  # type: ignore[import-not-found]  # signal itself takes long to import
+import _ctypes  # ctypes, signal and socket themselves take long to import
+import _signal  # type: ignore[import-not-found]
 import _socket
-import ctypes
 import errno
 import marshal
 import os
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 Limits = dict[str, "Any"]  # the fields of SandboxConfig
-LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = _ctypes.dlopen(None, 0)
 CHANNEL, PROC, ANSWERS, EVENTS = 3, 4, 5, 6
 """Descriptors of a first process; the channel and its answers are one socket, or two pipes of a container."""
 LAST = (1 << 31) - 1
@@ -65,20 +65,36 @@ ROOTS = ("/mnt", "/srv", "/tmp", "/var/tmp", "/opt", "/home")
 """Where the new root is mounted while it is filled: the first folder that has nothing in it that is needed."""
 
 
+class Function(_ctypes.CFuncPtr):
+    """Of the C library; it returns an int."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+
+
+class Bytes(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """A pointer to bytes, which `bytes` of it shows."""
+
+    _type_ = "z"
+
+
+def libc(name: str, *arguments: object) -> int:
+    return Function(_ctypes.dlsym(LIBC, name))(*arguments)
+
+
 def checked(returned: int, what: str) -> int:
     if returned < 0:
-        number = ctypes.get_errno()
+        number = _ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return returned
 
 
 def call(number: int, what: str, *arguments: object) -> int:
     """A system call that Python has no function for."""
-    return checked(LIBC.syscall(number, *arguments), what)
+    return checked(libc("syscall", number, *arguments), what)
 
 
 def prctl(option: int, value: int, what: str) -> None:
-    checked(LIBC.prctl(option, value, 0, 0, 0), what)
+    checked(libc("prctl", option, value, 0, 0, 0), what)
 
 
 # The server: makes sandboxes.
@@ -219,7 +235,7 @@ def keep(channel: int, tell: int, wait: int, limits: Limits, folders: list[str])
         events = memory_events(folders)
         container = limits["kind"] in CONTAINERS
         if not container:
-            checked(LIBC.unshare(NAMESPACES["user"] if limits["argv"] else sum(NAMESPACES.values())), "namespaces")
+            checked(libc("unshare", NAMESPACES["user"] if limits["argv"] else sum(NAMESPACES.values())), "namespaces")
         os.write(tell, b"ok ")
         if not container and not os.read(wait, 1):
             os._exit(1)
@@ -266,7 +282,7 @@ def enter(limits: Limits) -> None:
 
 
 def first_process(limits: Limits, channel: int, answers: int, events: int) -> None:
-    LIBC.sethostname(b"sandbox", 7)
+    libc("sethostname", b"sandbox", 7)
     layers = layers_here() + ["cgroup"] * bool(os.pread(events, 1, 0))
     missing = [name for name in limits["require"] if name not in layers]
     if missing:
@@ -646,12 +662,13 @@ def python(words: list[str]) -> None:
     try:
         names = main_module()
         if words[0] == "-c":
-            name, source, sys.argv = "<string>", words[1].encode("utf-8", "surrogatepass"), ["-c", *words[2:]]
+            sys.argv = ["-c", *words[2:]]
+            exec(words[1].encode("utf-8", "surrogatepass"), names)  # the first call of compile would take 1 ms
         else:
-            name, sys.argv = words[0], words
-            with open(name, "rb") as file:
+            sys.argv = words
+            with open(words[0], "rb") as file:
                 source = file.read()
-        exec(compile(source, name, "exec"), names)
+            exec(compile(source, words[0], "exec"), names)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if error.code is not None and not isinstance(error.code, int):
@@ -709,7 +726,7 @@ def mounts(limits: Limits) -> int:
     seal(root, 0)
     os.chdir(root)
     call(155, "pivot_root", b".", b".")
-    checked(LIBC.umount2(b".", 2), "umount the former root")
+    checked(libc("umount2", b".", 2), "umount the former root")
     return proc
 
 
@@ -717,13 +734,13 @@ def scratch_and_proc(root: str, limits: Limits) -> int:
     size = f"size={limits['scratch_mb']}m,nr_inodes={limits['scratch_mb'] * 64},mode=711,uid={USER},gid={USER}"
     mount("tmpfs", root + "/scratch", "tmpfs", 6, size)
     proc = os.open(root + "/proc", os.O_RDONLY | os.O_DIRECTORY)
-    checked(LIBC.umount2(f"{root}/proc".encode(), 2), "umount /proc")
+    checked(libc("umount2", f"{root}/proc".encode(), 2), "umount /proc")
     return proc
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
     words = [None if word is None else word.encode() for word in (source, target, kind)]
-    checked(LIBC.mount(*words, ctypes.c_ulong(flags), data.encode()), f"mount {target}")
+    checked(libc("mount", *words, flags, data.encode()), f"mount {target}")
 
 
 def show(source: str, target: str) -> None:
@@ -770,13 +787,14 @@ def confine(limits: Limits, layers: list[str]) -> None:
         except ValueError:
             if not limits["runtime"]:  # gVisor has not each of them
                 raise
-    for capability in range(64):
-        LIBC.prctl(24, capability, 0, 0, 0)  # out of the bounding set
+    capability = 0
+    while libc("prctl", 24, capability, 0, 0, 0) == 0:  # out of the bounding set, up to the last that there is
+        capability += 1
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
-    checked(LIBC.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24)), "capset")
+    checked(libc("capset", struct.pack("<Ii", 0x20080522, 0), bytes(24)), "capset")
     prctl(38, 1, "no_new_privs")
     if "landlock" in layers:
         landlock()
@@ -786,8 +804,8 @@ def confine(limits: Limits, layers: list[str]) -> None:
 
 def layers_here() -> list[str]:
     """The optional layers that this kernel has."""
-    found = ["seccomp"] if os.uname().machine == "x86_64" and LIBC.prctl(21, 0, 0, 0, 0) >= 0 else []
-    return found + (["landlock"] if LIBC.syscall(444, None, 0, 1) >= 1 else [])
+    found = ["seccomp"] if os.uname().machine == "x86_64" and libc("prctl", 21, 0, 0, 0, 0) >= 0 else []
+    return found + (["landlock"] if libc("syscall", 444, None, 0, 1) >= 1 else [])
 
 
 def cgroup_parents() -> set[str]:
@@ -855,7 +873,7 @@ def probe() -> None:
     for name, flag in NAMESPACES.items():
         child = os.fork()
         if not child:
-            os._exit(ctypes.get_errno() if LIBC.unshare(flag | NAMESPACES["user"]) < 0 else 0)
+            os._exit(_ctypes.get_errno() if libc("unshare", flag | NAMESPACES["user"]) < 0 else 0)
         fault = os.WEXITSTATUS(os.waitpid(child, 0)[1])
         print(f"{name} namespace\t{os.strerror(fault) if fault else ''}")
     here = layers_here()
@@ -868,7 +886,7 @@ def probe() -> None:
 
 def landlock() -> None:
     """Reading everywhere in the root but /proc, writing in the scratch folder and to /dev/null."""
-    version = LIBC.syscall(444, None, 0, 1)
+    version = libc("syscall", 444, None, 0, 1)
     rights = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
     net, scope = 3 if version >= 4 else 0, 3 if version >= 6 else 0
     ruleset = struct.pack("<QQQ", rights, net, scope)[: (8, 8, 8, 16, 16, 24)[min(version, 6) - 1]]
@@ -920,6 +938,5 @@ def seccomp() -> None:
         program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program += [(equal, 0, 4, 16), (load, 0, 0, 24), (equal, 0, 1, 0x5412), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program.append((give, 0, 0, allow))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in program))
-    told = struct.pack("<HxxxxxxQ", len(program), ctypes.addressof(code))
-    checked(LIBC.prctl(22, 2, told, 0, 0), "seccomp")
+    code = b"".join(struct.pack("<HBBI", *line) for line in program)
+    checked(libc("prctl", 22, 2, struct.pack("<Hxxxxxx", len(program)) + bytes(Bytes(code)), 0, 0), "seccomp")
