@@ -1,8 +1,8 @@
 """The program behind `LocalSandbox`: a server that forks sandboxes, and the first process of each of them.
 
-    LocalSandbox ─▶ serve() ─fork─▶ keep() ─new namespaces, fork─▶ first_process(), pid 1 ─fork─▶ the command
-          │                            └─exec─▶ bwrap, docker, …  ─▶ enter() ─┘ │
-          └──────────────────── commands and results, over a socket of its own ─┘
+    LocalSandbox ─▶ serve() ─fork into new namespaces─▶ become_first() ─▶ first_process(), pid 1 ─fork─▶ the command
+          │                        └─exec─▶ bwrap, docker, …  ─▶ enter() ─┘ │
+          └──────────────── commands and results, over a socket of its own ─┘
 
 It imports nothing of earl and little of Python, since each command is a fork of it. A command has no way out of what
 is set up here:
@@ -40,6 +40,8 @@ CHANNEL, PROC, ANSWERS, EVENTS = 3, 4, 5, 6
 """Descriptors of a first process; the channel and its answers are one socket, or two pipes of a container."""
 LAST = (1 << 31) - 1
 """The highest descriptor there can be."""
+CLONE = 56 if os.uname().machine == "x86_64" else 220
+"""The number of the system call, which os.fork is one of without flags."""
 CONTAINERS = ("docker", "podman")
 """Kinds of sandboxes that have namespaces, mounts and cgroups before `enter`."""
 USER, NOBODY = 1000, 65534
@@ -120,7 +122,6 @@ def serve() -> None:
             message, told, *_ = control.recvmsg(1 << 18, _socket.CMSG_SPACE(4))
             if not message:
                 end_all(made)
-                return
             channel = struct.unpack("i", told[0][2])[0]
             limits = marshal.loads(message)
             folders = [] if limits["kind"] in CONTAINERS else make_cgroup(limits)  # they make one themselves
@@ -138,7 +139,7 @@ def serve() -> None:
 
 
 def end_all(made: dict[int, list[str]]) -> None:
-    """End all sandboxes, and remove their cgroups, which would outlive this process."""
+    """End all sandboxes, remove their cgroups, which would outlive this process, and end."""
     for watch in made:
         try:
             _signal.pidfd_send_signal(watch, _signal.SIGKILL)
@@ -151,6 +152,7 @@ def end_all(made: dict[int, list[str]]) -> None:
         pass
     for folders in made.values():
         remove(folders)
+    os._exit(0)
 
 
 def reap() -> None:
@@ -162,47 +164,31 @@ def reap() -> None:
 
 
 def make(channel: int, limits: Limits, folders: list[str]) -> int:
-    """The process id of a new sandbox's first process, or of the program that makes it."""
-    (told, tell), (wait, go) = os.pipe(), os.pipe()
-    keeper = os.fork()
-    if not keeper:
-        os.close(told)
-        os.close(go)
-        keep(channel, tell, wait, limits, folders)
-    os.close(tell)
-    os.close(wait)
+    """The process id of a new sandbox's first process, or of the program that makes it: a fork in new namespaces."""
+    own = sum(flag for name, flag in NAMESPACES.items() if name != "cgroup")  # it enters its cgroup first
+    flags = 0 if limits["kind"] in CONTAINERS else NAMESPACES["user"] if limits["argv"] else own
+    wait, go = os.pipe()
     try:
-        expect(told)
-        if limits["kind"] in CONTAINERS:
-            return keeper
-        map_ids(keeper)
+        first = call(CLONE, "namespaces", flags | _signal.SIGCHLD, 0, 0, 0, 0)
+        if not first:
+            os.close(go)
+            become_first(channel, wait, limits, folders)
+        if flags:
+            map_ids(first)
         os.write(go, b"1")
-        if limits["argv"]:
-            return keeper
-        first = int(expect(told))
-        os.waitpid(keeper, 0)
-        os.write(go, b"2")
         return first
     finally:
-        os.close(told)
-        os.close(go)  # whoever waits for it ends
+        os.close(wait)
+        os.close(go)  # if it waits, it ends
 
 
-def expect(told: int) -> bytes:
-    """What a step of the set-up says, or its fault as an OSError."""
-    message = os.read(told, 4096)
-    if not message.startswith(b"ok "):
-        raise OSError(0, message.decode() or "the set-up ended")
-    return message[3:]
-
-
-def map_ids(keeper: int) -> None:
+def map_ids(process: int) -> None:
     """Who the processes of a user namespace are on the host: the user; where that is root, nobody."""
     lines = f"0 0 1\n{USER} {NOBODY} 1\n" if os.geteuid() == 0 else ""
     if not lines:
-        write(f"/proc/{keeper}/setgroups", "deny")
-    write(f"/proc/{keeper}/gid_map", lines or f"{USER} {os.getegid()} 1\n")
-    write(f"/proc/{keeper}/uid_map", lines or f"{USER} {os.geteuid()} 1\n")
+        write(f"/proc/{process}/setgroups", "deny")
+    write(f"/proc/{process}/gid_map", lines or f"{USER} {os.getegid()} 1\n")
+    write(f"/proc/{process}/uid_map", lines or f"{USER} {os.geteuid()} 1\n")
 
 
 def read(path: str, folder: int | None = None) -> str:
@@ -227,44 +213,27 @@ def write(path: str, text: str, folder: int | None = None) -> None:
         os.close(file)
 
 
-def keep(channel: int, tell: int, wait: int, limits: Limits, folders: list[str]) -> None:
-    """Enter new namespaces, and leave a first process in them; or become the program that makes them."""
+def become_first(channel: int, wait: int, limits: Limits, folders: list[str]) -> None:
+    """Go on as a first process, or as the program that makes one, by `enter`. Faults go to the channel."""
     try:
+        prctl(1, _signal.SIGKILL, "death with the server")
+        if not os.read(wait, 1):
+            os._exit(1)
         for folder in folders:  # the kernel waits to move a process of version 2, and moves a thread at once
             write(folder + ("/tasks" if os.path.exists(f"{folder}/tasks") else "/cgroup.procs"), "0")
         events = memory_events(folders)
-        container = limits["kind"] in CONTAINERS
-        if not container:
-            checked(libc("unshare", NAMESPACES["user"] if limits["argv"] else sum(NAMESPACES.values())), "namespaces")
-        os.write(tell, b"ok ")
-        if not container and not os.read(wait, 1):
-            os._exit(1)
-        if limits["argv"]:
-            tell = 2
-            become_runtime(channel, events, limits)
-        first = os.fork()
-        if first:
-            os.write(tell, b"ok %d" % first)
-            os._exit(0)
-        if not os.read(wait, 1):
-            os._exit(1)
-        tell = channel
-        prctl(1, _signal.SIGKILL, "death with the server")
-        first_process(limits, channel, channel, events)
+        if not limits["argv"]:
+            checked(libc("unshare", NAMESPACES["cgroup"]), "cgroup namespace")
+            first_process(limits, channel, channel, events)
+        for number, descriptor in enumerate((channel, channel, channel, os.dup(events))):
+            os.dup2(descriptor, number)
+        call(436, "close_range", 4, LAST, 0)
+        _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+        os.execve(limits["argv"][0], limits["argv"], limits["environment"] or os.environ)
     except BaseException as error:
-        os.write(tell, f"{getattr(error, 'strerror', error)}\n".encode())
+        os.write(channel, f"{getattr(error, 'strerror', error)}\n".encode())
     finally:
         os._exit(1)
-
-
-def become_runtime(channel: int, events: int, limits: Limits) -> None:
-    """Go on as the program that makes the sandbox; `enter` is what it runs there. Faults of it go to the channel."""
-    prctl(1, _signal.SIGKILL, "death with the server")
-    for number, descriptor in enumerate((channel, channel, channel, os.dup(events))):
-        os.dup2(descriptor, number)
-    call(436, "close_range", 4, LAST, 0)
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    os.execve(limits["argv"][0], limits["argv"], limits["environment"] or os.environ)
 
 
 # The first process of a sandbox: runs commands, one at a time.
@@ -725,7 +694,7 @@ def mounts(limits: Limits) -> int:
     proc = scratch_and_proc(root, limits)
     seal(root, 0)
     os.chdir(root)
-    call(155, "pivot_root", b".", b".")
+    checked(libc("pivot_root", b".", b"."), "pivot_root")
     checked(libc("umount2", b".", 2), "umount the former root")
     return proc
 
@@ -924,19 +893,25 @@ REFUSED = (
 """System calls of x86-64 by number, answered with EPERM."""
 
 
-def seccomp() -> None:
-    """A filter: refuse `REFUSED`, other architectures, new namespaces, and sockets of all families but AF_UNIX."""
-    load, equal, any_bit, above, give = 0x20, 0x15, 0x45, 0x35, 0x06
+def seccomp_filter() -> bytes:
+    """Refuse `REFUSED`, other architectures, new namespaces, and sockets of all families but AF_UNIX."""
+    load, jump, equal, any_bit, above, give = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
     refuse, absent, kill, allow = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000, 0x7FFF0000
     namespaces = sum(NAMESPACES.values()) | 0x80  # and that of clocks
     program = [(load, 0, 0, 4), (equal, 1, 0, 0xC000003E), (give, 0, 0, kill), (load, 0, 0, 0)]
     program += [(above, 0, 1, 0x40000000), (give, 0, 0, refuse), (equal, 0, 1, 435), (give, 0, 0, absent)]  # clone3
-    for number in REFUSED:
-        program += [(equal, 0, 1, number), (give, 0, 0, refuse)]
+    program += [(equal, len(REFUSED) - place, 0, number) for place, number in enumerate(REFUSED)]
+    program += [(jump, 0, 0, 1), (give, 0, 0, refuse)]
     program += [(equal, 0, 4, 56), (load, 0, 0, 16), (any_bit, 0, 1, namespaces), (give, 0, 0, refuse), (load, 0, 0, 0)]
     for number in (41, 53):  # socket, socketpair
         program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program += [(equal, 0, 4, 16), (load, 0, 0, 24), (equal, 0, 1, 0x5412), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program.append((give, 0, 0, allow))
-    code = b"".join(struct.pack("<HBBI", *line) for line in program)
-    checked(libc("prctl", 22, 2, struct.pack("<Hxxxxxx", len(program)) + bytes(Bytes(code)), 0, 0), "seccomp")
+    return b"".join(struct.pack("<HBBI", *line) for line in program)
+
+
+FILTER = seccomp_filter()
+
+
+def seccomp() -> None:
+    checked(libc("prctl", 22, 2, struct.pack("<Hxxxxxx", len(FILTER) // 8) + bytes(Bytes(FILTER)), 0, 0), "seccomp")
