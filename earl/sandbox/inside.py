@@ -24,9 +24,7 @@ import _socket
 import errno
 import marshal
 import os
-import resource
 import select
-import struct
 import sys
 import time
 
@@ -122,14 +120,14 @@ def serve() -> None:
             message, told, *_ = control.recvmsg(1 << 18, _socket.CMSG_SPACE(4))
             if not message:
                 end_all(made)
-            channel = struct.unpack("i", told[0][2])[0]
+            channel = int.from_bytes(told[0][2], "little")
             limits = marshal.loads(message)
             folders = [] if limits["kind"] in CONTAINERS else make_cgroup(limits)  # they make one themselves
             try:
                 watch = os.pidfd_open(make(channel, limits, folders))
                 made[watch] = folders
                 ready.register(watch, select.POLLIN)
-                control.sendmsg([b"made"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", watch))])
+                control.sendmsg([b"made"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, watch.to_bytes(4, "little"))])
             except OSError as error:
                 control.send(str(error.strerror).encode())
                 reap()
@@ -279,7 +277,7 @@ def first_process(limits: Limits, channel: int, answers: int, events: int) -> No
 def receive() -> "tuple[list[str], bytes, float, tuple[int, ...]] | None":
     """The next message of the other side; None: it is gone."""
     size = read_all(4)
-    return marshal.loads(read_all(struct.unpack("<I", size)[0])) if size else None
+    return marshal.loads(read_all(int.from_bytes(size, "little"))) if size else None
 
 
 def read_all(size: int) -> bytes:
@@ -319,7 +317,7 @@ class Session:
 
 
 def give(control: int, code: bytes) -> bool:
-    message = struct.pack("<I", len(code)) + code
+    message = len(code).to_bytes(4, "little") + code
     try:
         return os.write(control, message) == len(message)
     except OSError:  # full, or closed by what runs in it
@@ -569,7 +567,7 @@ def memory_kills() -> int:
 
 def memory_bytes() -> int:
     """Of all processes here but this one, as far as it goes beyond a bare fork of it."""
-    page, found, own = resource.getpagesize(), 0, resident(1)
+    page, found, own = os.sysconf("SC_PAGESIZE"), 0, resident(1)
     for process in processes():
         found += max(0, resident(process) - own)
     return found * page
@@ -610,7 +608,7 @@ def interpreter() -> None:
 def run_each(names: "dict[str, Any]") -> None:
     sys.argv = [""]
     while len(size := os.read(3, 4)) == 4:
-        wanted, source, code = struct.unpack("<I", size)[0], b"", 0
+        wanted, source, code = int.from_bytes(size, "little"), b"", 0
         while len(source) < wanted and (more := os.read(3, wanted - len(source))):
             source += more
         reap()  # what was ended with the program before
@@ -690,9 +688,10 @@ def mounts(limits: Limits) -> int:
     for folder in ("/scratch", "/proc"):
         os.mkdir(root + folder)
     os.symlink("/scratch", root + "/tmp")
+    attributes = (3).to_bytes(32, "little")  # MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
+    call(442, "mount_setattr", -100, root.encode(), 0x8000, attributes, len(attributes))  # AT_RECURSIVE
     mount("proc", root + "/proc", "proc", 14)  # MS_NOSUID | MS_NODEV | MS_NOEXEC
     proc = scratch_and_proc(root, limits)
-    seal(root, 0)
     os.chdir(root)
     checked(libc("pivot_root", b".", b"."), "pivot_root")
     checked(libc("umount2", b".", 2), "umount the former root")
@@ -713,49 +712,40 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 
 def show(source: str, target: str) -> None:
-    """Make a file or folder of the host readable, where the host has it."""
+    """Bind a file or folder of the host, where the host has it."""
     if not os.path.lexists(source):
         return
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+    folder = os.path.isdir(source) and not os.path.islink(source)
+    os.makedirs(target if folder else os.path.dirname(target), exist_ok=True)
     if os.path.islink(source):
         os.symlink(os.readlink(source), target)
         return
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
+    if not folder:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     mount(source, target, None, 0x5000)  # MS_BIND | MS_REC
-    seal(target, 0x8000)  # AT_RECURSIVE
-
-
-def seal(path: str, how: int) -> None:
-    """Read-only, and without set-user-id; devices stay what they are in /dev."""
-    attributes = struct.pack("<QQQQ", 3 if "/dev/" not in path else 2, 0, 0, 0)  # MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
-    call(442, f"mount_setattr {path}", -100, path.encode(), how, attributes, len(attributes))
 
 
 def confine(limits: Limits, layers: list[str]) -> None:
     """Give up everything that a command does not have; for this process and all that it will start."""
     memory, files = limits["memory_mb"] << 20, limits["scratch_mb"] << 20
     shared = limits["kind"] in CONTAINERS and "cgroup" in layers  # the user with other containers; the cgroup counts
-    for kind, most in (
-        (resource.RLIMIT_AS, memory + (64 << 20)),  # the first 64 MiB are Python's own, mostly shared
-        (resource.RLIMIT_NPROC, limits["processes"]),
-        (resource.RLIMIT_FSIZE, files),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, 256),
-        (resource.RLIMIT_NICE, 0),
-        (resource.RLIMIT_RTPRIO, 0),
+    for name, kind, most in (
+        ("address space", 9, memory + (64 << 20)),  # the first 64 MiB are Python's own, mostly shared
+        ("processes", 6, limits["processes"]),
+        ("file size", 1, files),
+        ("open files", 7, 256),
+        ("core dump", 4, 0),
+        ("locked memory", 8, 0),
+        ("message queues", 12, 0),
+        ("pending signals", 11, 256),
+        ("nice", 13, 0),
+        ("real-time priority", 14, 0),
     ):
-        try:
-            if kind != resource.RLIMIT_NPROC or not shared:
-                resource.setrlimit(kind, (most, most))
-        except ValueError:
-            if not limits["runtime"]:  # gVisor has not each of them
-                raise
+        if name == "processes" and shared:
+            continue
+        returned = libc("setrlimit", kind, (most | most << 64).to_bytes(16, "little"))
+        if not limits["runtime"]:  # gVisor has not each of them
+            checked(returned, f"limit of {name}")
     capability = 0
     while libc("prctl", 24, capability, 0, 0, 0) == 0:  # out of the bounding set, up to the last that there is
         capability += 1
@@ -763,7 +753,7 @@ def confine(limits: Limits, layers: list[str]) -> None:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
-    checked(libc("capset", struct.pack("<Ii", 0x20080522, 0), bytes(24)), "capset")
+    checked(libc("capset", (0x20080522).to_bytes(8, "little"), bytes(24)), "capset")
     prctl(38, 1, "no_new_privs")
     if "landlock" in layers:
         landlock()
@@ -858,7 +848,7 @@ def landlock() -> None:
     version = libc("syscall", 444, None, 0, 1)
     rights = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
     net, scope = 3 if version >= 4 else 0, 3 if version >= 6 else 0
-    ruleset = struct.pack("<QQQ", rights, net, scope)[: (8, 8, 8, 16, 16, 24)[min(version, 6) - 1]]
+    ruleset = (rights | net << 64 | scope << 128).to_bytes(24, "little")[: (8, 8, 8, 16, 16, 24)[min(version, 6) - 1]]
     rules = call(444, "landlock", ruleset, len(ruleset), 0)
     shown = ["/"]
     if os.path.exists("/proc/self"):
@@ -866,7 +856,7 @@ def landlock() -> None:
     reads = [(path, 0b1101) for path in shown]
     for path, allowed in (*reads, ("/scratch", rights & ~0b100001000000), ("/dev", 0b1110)):
         folder = os.open(path, os.O_PATH)
-        call(445, "landlock rule", rules, 1, struct.pack("<Qi", allowed, folder), 0)
+        call(445, "landlock rule", rules, 1, (allowed | folder << 64).to_bytes(12, "little"), 0)
         os.close(folder)
     call(446, "landlock", rules, 0)
     os.close(rules)
@@ -907,11 +897,12 @@ def seccomp_filter() -> bytes:
         program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program += [(equal, 0, 4, 16), (load, 0, 0, 24), (equal, 0, 1, 0x5412), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program.append((give, 0, 0, allow))
-    return b"".join(struct.pack("<HBBI", *line) for line in program)
+    return b"".join((code | yes << 16 | no << 24 | value << 32).to_bytes(8, "little") for code, yes, no, value in program)
 
 
 FILTER = seccomp_filter()
 
 
 def seccomp() -> None:
-    checked(libc("prctl", 22, 2, struct.pack("<Hxxxxxx", len(FILTER) // 8) + bytes(Bytes(FILTER)), 0, 0), "seccomp")
+    told = (len(FILTER) // 8).to_bytes(8, "little") + bytes(Bytes(FILTER))
+    checked(libc("prctl", 22, 2, told, 0, 0), "seccomp")
