@@ -215,11 +215,11 @@ def become_first(channel: int, wait: int, limits: Limits, folders: list[str]) ->
     """Go on as a first process, or as the program that makes one, by `enter`. Faults go to the channel."""
     try:
         prctl(1, _signal.SIGKILL, "death with the server")
-        if not os.read(wait, 1):
-            os._exit(1)
         for folder in folders:  # the kernel waits to move a process of version 2, and moves a thread at once
             write(folder + ("/tasks" if os.path.exists(f"{folder}/tasks") else "/cgroup.procs"), "0")
         events = memory_events(folders)
+        if not os.read(wait, 1):
+            os._exit(1)
         if not limits["argv"]:
             checked(libc("unshare", NAMESPACES["cgroup"]), "cgroup namespace")
             first_process(limits, channel, channel, events)
