@@ -171,7 +171,7 @@ class LocalSandbox:
         return self._ends
 
     def _begin(self, answers: BufferedReader) -> list[str]:
-        """The layers, which a sandbox says first; before it or instead, the program that makes it may warn or say why it cannot."""
+        """The layers, which a sandbox says first; before, the program that makes it may warn, or say why it cannot."""
         said = b""
         try:
             while not (line := answers.readline()).startswith(b"ok "):
