@@ -39,7 +39,7 @@ CHANNEL, PROC, ANSWERS, EVENTS = 3, 4, 5, 6
 LAST = (1 << 31) - 1
 """The highest descriptor there can be."""
 CLONE = 56 if posix.uname().machine == "x86_64" else 220
-"""The number of the system call, which os.fork is one of without flags."""
+"""The number of the system call that os.fork makes without flags."""
 CONTAINERS = ("docker", "podman")
 """Kinds of sandboxes that have namespaces, mounts and cgroups before `enter`."""
 USER, NOBODY = 1000, 65534
@@ -54,8 +54,6 @@ SESSION = ["python", "-i"]
 CGROUPS = "/sys/fs/cgroup"
 OWN_MB, OWN_PROCESSES = 64, 8
 """What a sandbox uses beside its commands."""
-PRELOADED = ("json", "os")
-"""What many programs import, which takes 11 ms; the server does it for later sandboxes when it has nothing to do."""
 POLL_SECONDS = 0.02
 FLOOD = 128
 """Times the kept output, after which a command is ended."""
@@ -115,8 +113,7 @@ def serve() -> None:
     while posix.getppid() == parent:
         found = ready.poll(1000)
         if not found:
-            for name in PRELOADED:
-                __import__(name)
+            preload()
         reap()  # also what a program that makes sandboxes has left
         for descriptor, _ in found:
             if descriptor:  # a first process has ended
@@ -141,6 +138,12 @@ def serve() -> None:
                 remove(folders)
             posix.close(channel)
     end_all(made)
+
+
+def preload() -> None:
+    """Import what many programs do, which takes 11 ms: the server when idle, for its later sandboxes."""
+    __import__("json")
+    __import__("os")
 
 
 def end_all(made: dict[int, list[str]]) -> None:
@@ -255,6 +258,7 @@ def become_first(channel: int, wait: int, limits: Limits, folders: list[str]) ->
 def enter(limits: Limits) -> None:
     """The first process where another program has made the sandbox, and started this as a file of its own."""
     try:
+        preload()
         own = [CGROUPS, f"{CGROUPS}/memory"]
         first_process(limits, 0, 1, memory_events(own) if limits["kind"] in CONTAINERS else 3)
     except BaseException as error:
