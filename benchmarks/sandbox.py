@@ -26,7 +26,7 @@ def run(repeats: int = 100, executions: int = 0) -> dict[str, Any]:
     ready.terminate()
     local.stop_server()
     ways = {"bare": _bare, "cold": _new}
-    beside = {name: _percentiles(times) for name, times in _timed(ways, repeats // 5, local.stop_server).items()}
+    beside = {name: _percentiles(times) for name, times in _timed(ways, repeats, local.stop_server).items()}
     ratio = beside["cold"]["p50"] / beside["bare"]["p50"]
     return {"milliseconds": {**told, "cold": beside["cold"]}, "cold_over_bare": ratio, "leaked": leaked}
 
