@@ -125,6 +125,14 @@ def test_nothing_but_the_interpreter_stays_of_a_session(sandbox):
     assert int(session(sandbox, "print(n)").text) >= before
 
 
+def test_the_server_imports_little():
+    # Each of these takes longer than a layer of the sandbox.
+    program = local._program("serve")
+    listed = "print({'os', 'ctypes', 'struct', 'resource', 're'} & {*sys.modules})"
+    program[-1] = program[-1].replace("inside.serve()", listed)
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
 def test_a_missing_layer_is_refused(monkeypatch):
     # A machine without Landlock and cgroups: the server of this test says so.
     program = local._program("serve")
