@@ -24,7 +24,9 @@ def run(repeats: int = 100, executions: int = 0) -> dict[str, Any]:
         _play(ready)
     leaked = {name: many - before[name] for name, many in _held().items()}
     ready.terminate()
-    beside = {name: _percentiles(times) for name, times in _timed({"bare": _bare, "cold": _cold}, repeats // 5).items()}
+    local.stop_server()
+    ways = {"bare": _bare, "cold": _new}
+    beside = {name: _percentiles(times) for name, times in _timed(ways, repeats, local.stop_server).items()}
     ratio = beside["cold"]["p50"] / beside["bare"]["p50"]
     return {"milliseconds": {**told, "cold": beside["cold"]}, "cold_over_bare": ratio, "leaked": leaked}
 
@@ -43,17 +45,16 @@ def _new() -> None:
     sandbox.terminate()
 
 
-def _cold() -> None:
-    local.stop_server()
-    _new()
-
-
-def _timed(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
+def _timed(
+    ways: dict[str, Callable[[], None]], repeats: int, after: Callable[[], None] = lambda: None
+) -> dict[str, list[float]]:
     def timed(way: Callable[[], None]) -> Callable[[int], float]:
         def once(_: int) -> float:
             began = perf_counter()
             way()
-            return 1000 * (perf_counter() - began)
+            taken = 1000 * (perf_counter() - began)
+            after()
+            return taken
 
         return once
 

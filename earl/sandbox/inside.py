@@ -1,8 +1,8 @@
 """The program behind `LocalSandbox`: a server that forks sandboxes, and the first process of each of them.
 
-    LocalSandbox ─▶ serve() ─fork─▶ keep() ─new namespaces, fork─▶ first_process(), pid 1 ─fork─▶ the command
-          │                            └─exec─▶ bwrap, docker, …  ─▶ enter() ─┘ │
-          └──────────────────── commands and results, over a socket of its own ─┘
+    LocalSandbox ─▶ serve() ─fork into new namespaces─▶ become_first() ─▶ first_process(), pid 1 ─fork─▶ the command
+          │                        └─exec─▶ bwrap, docker, …  ─▶ enter() ─┘ │
+          └──────────────── commands and results, over a socket of its own ─┘
 
 It imports nothing of earl and little of Python, since each command is a fork of it. A command has no way out of what
 is set up here:
@@ -18,15 +18,13 @@ is set up here:
 The first process ends the whole tree when a command is over, late, or too large. It dies with its socket or server.
 """
 
-import _signal  # type: ignore[import-not-found]  # signal itself takes long to import
+import _ctypes  # ctypes, signal, socket and os themselves take long to import
+import _signal  # type: ignore[import-not-found]
 import _socket
-import ctypes
 import errno
 import marshal
-import os
-import resource
+import posix
 import select
-import struct
 import sys
 import time
 
@@ -35,11 +33,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 Limits = dict[str, "Any"]  # the fields of SandboxConfig
-LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the program itself
 CHANNEL, PROC, ANSWERS, EVENTS = 3, 4, 5, 6
 """Descriptors of a first process; the channel and its answers are one socket, or two pipes of a container."""
 LAST = (1 << 31) - 1
 """The highest descriptor there can be."""
+CLONE = 56 if posix.uname().machine == "x86_64" else 220
+"""The number of the system call that os.fork makes without flags."""
 CONTAINERS = ("docker", "podman")
 """Kinds of sandboxes that have namespaces, mounts and cgroups before `enter`."""
 USER, NOBODY = 1000, 65534
@@ -48,6 +48,7 @@ NAMESPACES = {
     "user": 0x10000000, "pid": 0x20000000, "mount": 0x00020000, "net": 0x40000000,
     "ipc": 0x08000000, "uts": 0x04000000, "cgroup": 0x02000000,
 }  # fmt: skip
+FOLDER, LINK = 0o040000, 0o120000
 SESSION = ["python", "-i"]
 """The command whose interpreter stays, with its variables, for the next one."""
 CGROUPS = "/sys/fs/cgroup"
@@ -65,20 +66,37 @@ ROOTS = ("/mnt", "/srv", "/tmp", "/var/tmp", "/opt", "/home")
 """Where the new root is mounted while it is filled: the first folder that has nothing in it that is needed."""
 
 
+class Function(_ctypes.CFuncPtr):
+    """Of the C library; it returns an int."""
+
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+
+
+class Bytes(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    """A pointer to bytes, which `bytes` of it shows."""
+
+    _type_ = "z"
+
+
+def libc(name: str, *arguments: object) -> int:
+    returned: int = Function(_ctypes.dlsym(LIBC, name))(*arguments)
+    return returned
+
+
 def checked(returned: int, what: str) -> int:
     if returned < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        number = _ctypes.get_errno()
+        raise OSError(number, f"{what}: {posix.strerror(number)}")
     return returned
 
 
 def call(number: int, what: str, *arguments: object) -> int:
     """A system call that Python has no function for."""
-    return checked(LIBC.syscall(number, *arguments), what)
+    return checked(libc("syscall", number, *arguments), what)
 
 
 def prctl(option: int, value: int, what: str) -> None:
-    checked(LIBC.prctl(option, value, 0, 0, 0), what)
+    checked(libc("prctl", option, value, 0, 0, 0), what)
 
 
 # The server: makes sandboxes.
@@ -86,43 +104,50 @@ def prctl(option: int, value: int, what: str) -> None:
 
 def serve() -> None:
     """Make a sandbox for each message, limits and a socket, until the other side is gone."""
-    control, parent = _socket.socket(fileno=0), os.getppid()
+    control, parent = _socket.socket(fileno=0), posix.getppid()
     prctl(36, 1, "child subreaper")
     ready = select.poll()
     ready.register(0, select.POLLIN)
     made: dict[int, list[str]] = {}  # by the descriptor of a first process, its cgroup
     remove_left_cgroups()
-    while os.getppid() == parent:
+    while posix.getppid() == parent:
         found = ready.poll(1000)
+        if not found:
+            preload()
         reap()  # also what a program that makes sandboxes has left
         for descriptor, _ in found:
             if descriptor:  # a first process has ended
                 ready.unregister(descriptor)
-                os.close(descriptor)
+                posix.close(descriptor)
                 remove(made.pop(descriptor))
                 continue
             message, told, *_ = control.recvmsg(1 << 18, _socket.CMSG_SPACE(4))
             if not message:
                 end_all(made)
-                return
-            channel = struct.unpack("i", told[0][2])[0]
+            channel = int.from_bytes(told[0][2], "little")
             limits = marshal.loads(message)
             folders = [] if limits["kind"] in CONTAINERS else make_cgroup(limits)  # they make one themselves
             try:
-                watch = os.pidfd_open(make(channel, limits, folders))
+                watch = posix.pidfd_open(make(channel, limits, folders))
                 made[watch] = folders
                 ready.register(watch, select.POLLIN)
-                control.sendmsg([b"made"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", watch))])
+                control.sendmsg([b"made"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, watch.to_bytes(4, "little"))])
             except OSError as error:
                 control.send(str(error.strerror).encode())
                 reap()
                 remove(folders)
-            os.close(channel)
+            posix.close(channel)
     end_all(made)
 
 
+def preload() -> None:
+    """Import what many programs do, which takes 11 ms: the server when idle, for its later sandboxes."""
+    __import__("json")
+    __import__("os")
+
+
 def end_all(made: dict[int, list[str]]) -> None:
-    """End all sandboxes, and remove their cgroups, which would outlive this process."""
+    """End all sandboxes, remove their cgroups, which would outlive this process, and end."""
     for watch in made:
         try:
             _signal.pidfd_send_signal(watch, _signal.SIGKILL)
@@ -130,125 +155,101 @@ def end_all(made: dict[int, list[str]]) -> None:
             pass
     try:
         while True:
-            os.waitpid(-1, 0)
+            posix.waitpid(-1, 0)
     except ChildProcessError:
         pass
     for folders in made.values():
         remove(folders)
+    posix._exit(0)
 
 
 def reap() -> None:
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while posix.waitpid(-1, posix.WNOHANG)[0]:
             pass
     except ChildProcessError:
         pass
 
 
 def make(channel: int, limits: Limits, folders: list[str]) -> int:
-    """The process id of a new sandbox's first process, or of the program that makes it."""
-    (told, tell), (wait, go) = os.pipe(), os.pipe()
-    keeper = os.fork()
-    if not keeper:
-        os.close(told)
-        os.close(go)
-        keep(channel, tell, wait, limits, folders)
-    os.close(tell)
-    os.close(wait)
+    """The process id of a new sandbox's first process, or of the program that makes it: a fork in new namespaces."""
+    own = sum(flag for name, flag in NAMESPACES.items() if name != "cgroup")  # it enters its cgroup first
+    flags = 0 if limits["kind"] in CONTAINERS else NAMESPACES["user"] if limits["argv"] else own
+    wait, go = posix.pipe()
     try:
-        expect(told)
-        if limits["kind"] in CONTAINERS:
-            return keeper
-        map_ids(keeper)
-        os.write(go, b"1")
-        if limits["argv"]:
-            return keeper
-        first = int(expect(told))
-        os.waitpid(keeper, 0)
-        os.write(go, b"2")
+        first = call(CLONE, "namespaces", flags | _signal.SIGCHLD, 0, 0, 0, 0)
+        if not first:
+            posix.close(go)
+            become_first(channel, wait, limits, folders)
+        if flags:
+            map_ids(first)
+        posix.write(go, b"1")
         return first
     finally:
-        os.close(told)
-        os.close(go)  # whoever waits for it ends
+        posix.close(wait)
+        posix.close(go)  # if it waits, it ends
 
 
-def expect(told: int) -> bytes:
-    """What a step of the set-up says, or its fault as an OSError."""
-    message = os.read(told, 4096)
-    if not message.startswith(b"ok "):
-        raise OSError(0, message.decode() or "the set-up ended")
-    return message[3:]
-
-
-def map_ids(keeper: int) -> None:
+def map_ids(process: int) -> None:
     """Who the processes of a user namespace are on the host: the user; where that is root, nobody."""
-    lines = f"0 0 1\n{USER} {NOBODY} 1\n" if os.geteuid() == 0 else ""
+    lines = f"0 0 1\n{USER} {NOBODY} 1\n" if posix.geteuid() == 0 else ""
     if not lines:
-        write(f"/proc/{keeper}/setgroups", "deny")
-    write(f"/proc/{keeper}/gid_map", lines or f"{USER} {os.getegid()} 1\n")
-    write(f"/proc/{keeper}/uid_map", lines or f"{USER} {os.geteuid()} 1\n")
+        write(f"/proc/{process}/setgroups", "deny")
+    write(f"/proc/{process}/gid_map", lines or f"{USER} {posix.getegid()} 1\n")
+    write(f"/proc/{process}/uid_map", lines or f"{USER} {posix.geteuid()} 1\n")
 
 
 def read(path: str, folder: int | None = None) -> str:
     """A short file; "" where it is not there, or no more."""
     try:
-        file = os.open(path, os.O_RDONLY, dir_fd=folder)
+        file = posix.open(path, posix.O_RDONLY, dir_fd=folder)
     except OSError:
         return ""
     try:
-        return os.read(file, 1 << 12).decode("utf-8", "replace")
+        return posix.read(file, 1 << 12).decode("utf-8", "replace")
     except OSError:
         return ""
     finally:
-        os.close(file)
+        posix.close(file)
+
+
+def type_of(path: str) -> int:
+    """`FOLDER`, `LINK` or another; 0: there is nothing."""
+    try:
+        return posix.lstat(path).st_mode & 0o170000
+    except OSError:
+        return 0
 
 
 def write(path: str, text: str, folder: int | None = None) -> None:
-    file = os.open(path, os.O_WRONLY, dir_fd=folder)
+    file = posix.open(path, posix.O_WRONLY, dir_fd=folder)
     try:
-        os.write(file, text.encode())
+        posix.write(file, text.encode())
     finally:
-        os.close(file)
+        posix.close(file)
 
 
-def keep(channel: int, tell: int, wait: int, limits: Limits, folders: list[str]) -> None:
-    """Enter new namespaces, and leave a first process in them; or become the program that makes them."""
+def become_first(channel: int, wait: int, limits: Limits, folders: list[str]) -> None:
+    """Go on as a first process, or as the program that makes one, by `enter`. Faults go to the channel."""
     try:
-        for folder in folders:  # the kernel waits to move a process of version 2, and moves a thread at once
-            write(folder + ("/tasks" if os.path.exists(f"{folder}/tasks") else "/cgroup.procs"), "0")
-        events = memory_events(folders)
-        container = limits["kind"] in CONTAINERS
-        if not container:
-            checked(LIBC.unshare(NAMESPACES["user"] if limits["argv"] else sum(NAMESPACES.values())), "namespaces")
-        os.write(tell, b"ok ")
-        if not container and not os.read(wait, 1):
-            os._exit(1)
-        if limits["argv"]:
-            tell = 2
-            become_runtime(channel, events, limits)
-        first = os.fork()
-        if first:
-            os.write(tell, b"ok %d" % first)
-            os._exit(0)
-        if not os.read(wait, 1):
-            os._exit(1)
-        tell = channel
         prctl(1, _signal.SIGKILL, "death with the server")
-        first_process(limits, channel, channel, events)
+        for folder in folders:  # the kernel waits to move a process of version 2, and moves a thread at once
+            write(folder + ("/tasks" if type_of(f"{folder}/tasks") else "/cgroup.procs"), "0")
+        events = memory_events(folders)
+        if not posix.read(wait, 1):
+            posix._exit(1)
+        if not limits["argv"]:
+            checked(libc("unshare", NAMESPACES["cgroup"]), "cgroup namespace")
+            first_process(limits, channel, channel, events)
+        for number, descriptor in enumerate((channel, channel, channel, posix.dup(events))):
+            posix.dup2(descriptor, number)
+        call(436, "close_range", 4, LAST, 0)
+        _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+        posix.execve(limits["argv"][0], limits["argv"], limits["environment"] or posix.environ)
     except BaseException as error:
-        os.write(tell, f"{getattr(error, 'strerror', error)}\n".encode())
+        posix.write(channel, f"{getattr(error, 'strerror', error)}\n".encode())
     finally:
-        os._exit(1)
-
-
-def become_runtime(channel: int, events: int, limits: Limits) -> None:
-    """Go on as the program that makes the sandbox; `enter` is what it runs there. Faults of it go to the channel."""
-    prctl(1, _signal.SIGKILL, "death with the server")
-    for number, descriptor in enumerate((channel, channel, channel, os.dup(events))):
-        os.dup2(descriptor, number)
-    call(436, "close_range", 4, LAST, 0)
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    os.execve(limits["argv"][0], limits["argv"], limits["environment"] or os.environ)
+        posix._exit(1)
 
 
 # The first process of a sandbox: runs commands, one at a time.
@@ -257,56 +258,57 @@ def become_runtime(channel: int, events: int, limits: Limits) -> None:
 def enter(limits: Limits) -> None:
     """The first process where another program has made the sandbox, and started this as a file of its own."""
     try:
+        preload()
         own = [CGROUPS, f"{CGROUPS}/memory"]
         first_process(limits, 0, 1, memory_events(own) if limits["kind"] in CONTAINERS else 3)
     except BaseException as error:
-        os.write(1, f"{getattr(error, 'strerror', error)}\n".encode())
+        posix.write(1, f"{getattr(error, 'strerror', error)}\n".encode())
     finally:
-        os._exit(1)
+        posix._exit(1)
 
 
 def first_process(limits: Limits, channel: int, answers: int, events: int) -> None:
-    LIBC.sethostname(b"sandbox", 7)
-    layers = layers_here() + ["cgroup"] * bool(os.pread(events, 1, 0))
+    libc("sethostname", b"sandbox", 7)
+    layers = layers_here() + ["cgroup"] * bool(posix.pread(events, 1, 0))
     missing = [name for name in limits["require"] if name not in layers]
     if missing:
         raise OSError(0, f"missing: {', '.join(missing)}")
     proc = mounts(limits)
-    os.chdir("/scratch")
+    posix.chdir("/scratch")
     write("self/oom_score_adj", "1000", proc)  # where the host has too little memory, this is the first to end
     prctl(4, 0, "not to be traced")
     own = (channel, proc, answers, events)
     above = max(EVENTS, *own) + 1  # the server has a descriptor for each sandbox, so they may have any numbers
-    for number, descriptor in enumerate([os.dup2(old, above + number) for number, old in enumerate(own)]):
-        os.dup2(descriptor, CHANNEL + number)
+    for number, descriptor in enumerate([posix.dup2(old, above + number) for number, old in enumerate(own)]):
+        posix.dup2(descriptor, CHANNEL + number)
     call(436, "close_range", EVENTS + 1, LAST, 0)
-    nothing = os.open("/dev/null", os.O_RDWR)
+    nothing = posix.open("/dev/null", posix.O_RDWR)
     for number in range(3):
-        os.dup2(nothing, number)
-    os.close(nothing)
+        posix.dup2(nothing, number)
+    posix.close(nothing)
     send(f"ok {' '.join(layers)}\n".encode())
     session = Session()
     while (command := receive()) is not None:
         send(Command(limits, layers, session, *command).run())
-    os._exit(0)
+    posix._exit(0)
 
 
 def receive() -> "tuple[list[str], bytes, float, tuple[int, ...]] | None":
     """The next message of the other side; None: it is gone."""
     size = read_all(4)
-    return marshal.loads(read_all(struct.unpack("<I", size)[0])) if size else None
+    return marshal.loads(read_all(int.from_bytes(size, "little"))) if size else None
 
 
 def read_all(size: int) -> bytes:
     found = b""
-    while len(found) < size and (more := os.read(CHANNEL, size - len(found))):
+    while len(found) < size and (more := posix.read(CHANNEL, size - len(found))):
         found += more
     return found if len(found) == size else b""
 
 
 def send(message: bytes) -> None:
     while message:
-        message = message[os.write(ANSWERS, message) :]
+        message = message[posix.write(ANSWERS, message) :]
 
 
 class Session:
@@ -320,7 +322,7 @@ class Session:
 
     def close(self) -> None:
         for descriptor in (self.control, self.out, self.err) if self.process else ():
-            os.close(descriptor)
+            posix.close(descriptor)
         self.former, self.process, self.alive = self.former or bool(self.process), 0, False
 
     def resume(self, code: bytes, cores: tuple[int, ...]) -> bool:
@@ -328,15 +330,15 @@ class Session:
         if not self.alive or state(self.process) in "ZX":
             return False
         if cores:
-            os.sched_setaffinity(self.process, cores)
-        os.kill(self.process, _signal.SIGCONT)
+            posix.sched_setaffinity(self.process, cores)
+        posix.kill(self.process, _signal.SIGCONT)
         return give(self.control, code)
 
 
 def give(control: int, code: bytes) -> bool:
-    message = struct.pack("<I", len(code)) + code
+    message = len(code).to_bytes(4, "little") + code
     try:
-        return os.write(control, message) == len(message)
+        return posix.write(control, message) == len(message)
     except OSError:  # full, or closed by what runs in it
         return False
 
@@ -371,13 +373,13 @@ class Command:
         if self.given:
             self.poll.register(feed, select.POLLOUT)
         else:
-            os.close(feed)
+            posix.close(feed)
         how = self.wait(child, watch, feed, began + self.seconds)
         status = self.end_beside(session, child) if session.alive else self.end(child)
         self.take_rest()
         for descriptor in (watch, *self.kept, *((feed,) if self.given else ())):
-            os.close(descriptor)
-        return self.told(how, os.waitstatus_to_exitcode(status), began)
+            posix.close(descriptor)
+        return self.told(how, posix.waitstatus_to_exitcode(status), began)
 
     def run_in_session(self, began: float) -> bytes:
         """The program is what was given. It ends with the session, or when that says so, by a byte, its exit code."""
@@ -392,7 +394,7 @@ class Command:
         for descriptor in (watch, CHANNEL, session.control, *self.kept):
             self.poll.register(descriptor, select.POLLIN)
         how, code = self.wait(session.process, watch, session.control, began + self.seconds), self.code
-        os.close(watch)
+        posix.close(watch)
         if how == "exit" and code >= 0:
             self.end_beside(session, 0)
             self.take_rest()
@@ -400,7 +402,7 @@ class Command:
             status = self.end(session.process)
             self.take_rest()
             session.close()
-            code = os.waitstatus_to_exitcode(status)
+            code = posix.waitstatus_to_exitcode(status)
         return self.told(how, code, began)
 
     def take_rest(self) -> None:
@@ -419,15 +421,15 @@ class Command:
 
     def start(self) -> tuple[int, int]:
         """Fork the command; its process, and where its standard input is written."""
-        (source, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
-        child = os.fork()
+        (source, feed), (out, out_end), (err, err_end) = posix.pipe(), posix.pipe(), posix.pipe()
+        child = posix.fork()
         if not child:
             self.close_in(source, out_end, err_end)
             become(self.words)
         for descriptor in (source, out_end, err_end):
-            os.close(descriptor)
+            posix.close(descriptor)
         for descriptor in (feed, out, err):
-            os.set_blocking(descriptor, False)
+            posix.set_blocking(descriptor, False)
         self.kept = {out: bytearray(), err: bytearray()}
         return child, feed
 
@@ -435,30 +437,30 @@ class Command:
         """Leave this process, a new one, nothing but these, as 0, 1, 2, …"""
         try:
             for number, descriptor in enumerate(descriptors):
-                os.dup2(descriptor, number)
+                posix.dup2(descriptor, number)
             call(436, "close_range", len(descriptors), LAST, 0)
-            os.setsid()
+            posix.setsid()
             if self.cores:
-                os.sched_setaffinity(0, self.cores)
+                posix.sched_setaffinity(0, self.cores)
             confine(self.limits, self.layers)
         except BaseException as error:
-            os.write(2, f"the sandbox could not be closed: {error}\n".encode())
-            os._exit(125)
+            posix.write(2, f"the sandbox could not be closed: {error}\n".encode())
+            posix._exit(125)
 
     def start_session(self, session: Session) -> None:
         control, theirs = _socket.socketpair()
-        (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        child = os.fork()
+        (out, out_end), (err, err_end) = posix.pipe(), posix.pipe()
+        child = posix.fork()
         if not child:
-            self.close_in(os.open("/dev/null", os.O_RDONLY), out_end, err_end, theirs.fileno())
+            self.close_in(posix.open("/dev/null", posix.O_RDONLY), out_end, err_end, theirs.fileno())
             interpreter()
         theirs.close()
         for descriptor in (out_end, err_end):
-            os.close(descriptor)
+            posix.close(descriptor)
         session.process, session.control, session.out, session.err = child, control.detach(), out, err
         session.alive = True
         for descriptor in (session.control, out, err):
-            os.set_blocking(descriptor, False)
+            posix.set_blocking(descriptor, False)
 
     def wait(self, process: int, watch: int, feed: int, until: float) -> str:
         """Until the command is over or at a limit, which is told."""
@@ -466,7 +468,7 @@ class Command:
         while (now := time.monotonic()) < until:
             for descriptor, _ in self.poll.poll(min(POLL_SECONDS, until - now) * 1000):
                 if descriptor == CHANNEL:
-                    os._exit(0)  # nobody waits for it, and all processes end with this one
+                    posix._exit(0)  # nobody waits for it, and all processes end with this one
                 if descriptor == watch or (descriptor == feed and self.words == SESSION and self.answered(feed)):
                     return "exit"
                 if descriptor == feed:
@@ -478,7 +480,7 @@ class Command:
                 return "output"
             if now - checked_at >= POLL_SECONDS:
                 checked_at = now
-                if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if posix.waitid(posix.P_PID, process, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT):
                     return "exit"
                 if memory_bytes() > self.limits["memory_mb"] << 20 or memory_kills() > self.kills:
                     return "memory"
@@ -487,7 +489,7 @@ class Command:
     def answered(self, control: int) -> bool:
         """Whether the session says that it has run the program; else it has closed its end, or ends."""
         try:
-            said = os.read(control, 1)
+            said = posix.read(control, 1)
         except OSError:
             said = b""
         if said:
@@ -498,19 +500,19 @@ class Command:
 
     def feed(self, feed: int) -> None:
         try:
-            self.given = self.given[os.write(feed, self.given) :]
+            self.given = self.given[posix.write(feed, self.given) :]
         except BlockingIOError:
             return
         except BrokenPipeError:
             self.given = b""
         if not self.given:
             self.poll.unregister(feed)
-            os.close(feed)
+            posix.close(feed)
 
     def take(self, descriptor: int) -> bool:
         """Read some output; False: there is none now, or none any more."""
         try:
-            more = os.read(descriptor, 1 << 16)
+            more = posix.read(descriptor, 1 << 16)
         except BlockingIOError:
             return False
         room = self.limits["output_kb"] * 1024 - len(self.kept[descriptor])
@@ -520,15 +522,15 @@ class Command:
 
     def end(self, child: int) -> int:
         """End every process but this one; the status of the command."""
-        assert os.getpid() == 1, "it would end the processes of the host"
+        assert posix.getpid() == 1, "it would end the processes of the host"
         status = 0
         while True:
             try:
-                os.kill(-1, _signal.SIGKILL)
+                posix.kill(-1, _signal.SIGKILL)
             except ProcessLookupError:
                 pass
             try:
-                ended, how = os.waitpid(-1, 0)
+                ended, how = posix.waitpid(-1, 0)
             except ChildProcessError:
                 return status
             if ended == child:
@@ -537,17 +539,17 @@ class Command:
     def end_beside(self, session: Session, child: int) -> int:
         """End every process but this one and the session's, which is stopped; the status of the command. All are
         stopped first, since what runs can start more."""
-        assert os.getpid() == 1, "it would end the processes of the host"
-        os.kill(-1, _signal.SIGSTOP)
+        assert posix.getpid() == 1, "it would end the processes of the host"
+        posix.kill(-1, _signal.SIGSTOP)
         status = 0
         while True:
             left = [one for one in processes() if one != session.process and state(one) not in "ZX"]
             for one in left:
                 try:
-                    os.kill(one, _signal.SIGKILL)
+                    posix.kill(one, _signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            while (ended := posix.waitpid(-1, posix.WNOHANG))[0]:
                 if ended[0] == child:
                     status = ended[1]
                 if ended[0] == session.process:
@@ -560,15 +562,15 @@ class Command:
 
 def processes() -> list[int]:
     """All but this one."""
-    return [int(name) for name in os.listdir(PROC) if name.isdigit() and name != "1"]
+    return [int(name) for name in posix.listdir(PROC) if name.isdigit() and name != "1"]
 
 
 def watch_of(process: int) -> int:
     """A descriptor to poll for the end of a process; gVisor has none, and `Command.wait` looks itself."""
     try:
-        return os.pidfd_open(process)
+        return posix.pidfd_open(process)
     except OSError:
-        return os.eventfd(0)
+        return posix.eventfd(0)
 
 
 def state(process: int) -> str:
@@ -578,13 +580,13 @@ def state(process: int) -> str:
 
 def memory_kills() -> int:
     """Processes that the kernel has ended at the limit of the sandbox's cgroup."""
-    told = os.pread(EVENTS, 1000, 0).partition(b"\noom_kill ")[2].split()
+    told = posix.pread(EVENTS, 1000, 0).partition(b"\noom_kill ")[2].split()
     return int(told[0]) if told else 0
 
 
 def memory_bytes() -> int:
     """Of all processes here but this one, as far as it goes beyond a bare fork of it."""
-    page, found, own = resource.getpagesize(), 0, resident(1)
+    page, found, own = posix.sysconf("SC_PAGESIZE"), 0, resident(1)
     for process in processes():
         found += max(0, resident(process) - own)
     return found * page
@@ -599,10 +601,18 @@ def become(words: list[str]) -> None:
         python(words[1:])
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)  # Python ignores it, and a program would inherit that
     try:
-        os.execvpe(sys.executable if words[0] == "python" else words[0], words, os.environ)
+        execute(sys.executable if words[0] == "python" else words[0], words)
     except (OSError, ValueError) as error:
-        os.write(2, f"{words[0]}: {error}\n".encode("utf-8", "backslashreplace"))
-    os._exit(127)
+        posix.write(2, f"{words[0]}: {error}\n".encode("utf-8", "backslashreplace"))
+    posix._exit(127)
+
+
+def execute(program: str, words: list[str]) -> None:
+    folders = posix.environ.get(b"PATH", b"/usr/bin:/bin").decode().split(":")
+    for path in [program] if "/" in program else [f"{folder}/{program}" for folder in folders]:
+        if type_of(path) or path == program:
+            posix.execve(path, words, posix.environ)
+    raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT))
 
 
 def main_module() -> "dict[str, Any]":
@@ -619,14 +629,14 @@ def interpreter() -> None:
     try:
         run_each(main_module())
     finally:
-        os._exit(1)
+        posix._exit(1)
 
 
 def run_each(names: "dict[str, Any]") -> None:
     sys.argv = [""]
-    while len(size := os.read(3, 4)) == 4:
-        wanted, source, code = struct.unpack("<I", size)[0], b"", 0
-        while len(source) < wanted and (more := os.read(3, wanted - len(source))):
+    while len(size := posix.read(3, 4)) == 4:
+        wanted, source, code = int.from_bytes(size, "little"), b"", 0
+        while len(source) < wanted and (more := posix.read(3, wanted - len(source))):
             source += more
         reap()  # what was ended with the program before
         try:
@@ -637,7 +647,7 @@ def run_each(names: "dict[str, Any]") -> None:
             code = tell(error)
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(3, bytes([code]))
+        posix.write(3, bytes([code]))
 
 
 def python(words: list[str]) -> None:
@@ -646,12 +656,13 @@ def python(words: list[str]) -> None:
     try:
         names = main_module()
         if words[0] == "-c":
-            name, source, sys.argv = "<string>", words[1].encode("utf-8", "surrogatepass"), ["-c", *words[2:]]
+            sys.argv = ["-c", *words[2:]]
+            exec(words[1].encode("utf-8", "surrogatepass"), names)  # the first call of compile would take 1 ms
         else:
-            name, sys.argv = words[0], words
-            with open(name, "rb") as file:
+            sys.argv = words
+            with open(words[0], "rb") as file:
                 source = file.read()
-        exec(compile(source, name, "exec"), names)
+            exec(compile(source, words[0], "exec"), names)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if error.code is not None and not isinstance(error.code, int):
@@ -678,7 +689,7 @@ def finish(code: int) -> None:
         sys.stderr.flush()
     except BaseException:
         code = code or 120
-    os._exit(code)
+    posix._exit(code)
 
 
 # The layers.
@@ -688,95 +699,96 @@ def mounts(limits: Limits) -> int:
     """A root of its own, which has `SYSTEM`, Python and devices alone; returns an open /proc, which is not in it. Other
     programs than this one make such a root themselves; /proc stays in a container's, and Landlock refuses it."""
     if limits["kind"] in CONTAINERS:
-        os.chmod("/scratch", 0o777)
-        return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        posix.chmod("/scratch", 0o777)
+        return posix.open("/proc", posix.O_RDONLY | posix.O_DIRECTORY)
     if limits["kind"] != "local":
         return scratch_and_proc("", limits)
     own = [one for one in (sys.base_prefix, *limits["read"]) if not one.startswith("/usr/")]
     sources = [*SYSTEM, *own, *DEVICES]
     root = next(
-        one for one in ROOTS if os.path.isdir(one) and not any(f"{path}/".startswith(f"{one}/") for path in sources)
+        one for one in ROOTS if type_of(one) == FOLDER and not any(f"{path}/".startswith(f"{one}/") for path in sources)
     )
     mount(None, "/", None, 0x44000)  # MS_REC | MS_PRIVATE
     mount("tmpfs", root, "tmpfs", 6, "size=1m,nr_inodes=4k,mode=755")  # MS_NOSUID | MS_NODEV
     for source in sources:
         show(source, root + source)
     for folder in ("/scratch", "/proc"):
-        os.mkdir(root + folder)
-    os.symlink("/scratch", root + "/tmp")
+        posix.mkdir(root + folder)
+    posix.symlink("/scratch", root + "/tmp")
+    attributes = (3).to_bytes(32, "little")  # MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
+    call(442, "mount_setattr", -100, root.encode(), 0x8000, attributes, len(attributes))  # AT_RECURSIVE
     mount("proc", root + "/proc", "proc", 14)  # MS_NOSUID | MS_NODEV | MS_NOEXEC
     proc = scratch_and_proc(root, limits)
-    seal(root, 0)
-    os.chdir(root)
-    call(155, "pivot_root", b".", b".")
-    checked(LIBC.umount2(b".", 2), "umount the former root")
+    posix.chdir(root)
+    checked(libc("pivot_root", b".", b"."), "pivot_root")
+    checked(libc("umount2", b".", 2), "umount the former root")
     return proc
 
 
 def scratch_and_proc(root: str, limits: Limits) -> int:
     size = f"size={limits['scratch_mb']}m,nr_inodes={limits['scratch_mb'] * 64},mode=711,uid={USER},gid={USER}"
     mount("tmpfs", root + "/scratch", "tmpfs", 6, size)
-    proc = os.open(root + "/proc", os.O_RDONLY | os.O_DIRECTORY)
-    checked(LIBC.umount2(f"{root}/proc".encode(), 2), "umount /proc")
+    proc = posix.open(root + "/proc", posix.O_RDONLY | posix.O_DIRECTORY)
+    checked(libc("umount2", f"{root}/proc".encode(), 2), "umount /proc")
     return proc
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
     words = [None if word is None else word.encode() for word in (source, target, kind)]
-    checked(LIBC.mount(*words, ctypes.c_ulong(flags), data.encode()), f"mount {target}")
+    checked(libc("mount", *words, flags, data.encode()), f"mount {target}")
 
 
 def show(source: str, target: str) -> None:
-    """Make a file or folder of the host readable, where the host has it."""
-    if not os.path.lexists(source):
+    """Bind a file or folder of the host, where the host has it."""
+    what = type_of(source)
+    if not what:
         return
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.islink(source):
-        os.symlink(os.readlink(source), target)
+    make_folders(target if what == FOLDER else target.rpartition("/")[0])
+    if what == LINK:
+        posix.symlink(posix.readlink(source), target)
         return
-    if os.path.isdir(source):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    if what != FOLDER:
+        posix.close(posix.open(target, posix.O_CREAT | posix.O_WRONLY, 0o644))
     mount(source, target, None, 0x5000)  # MS_BIND | MS_REC
-    seal(target, 0x8000)  # AT_RECURSIVE
 
 
-def seal(path: str, how: int) -> None:
-    """Read-only, and without set-user-id; devices stay what they are in /dev."""
-    attributes = struct.pack("<QQQQ", 3 if "/dev/" not in path else 2, 0, 0, 0)  # MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID
-    call(442, f"mount_setattr {path}", -100, path.encode(), how, attributes, len(attributes))
+def make_folders(path: str) -> None:
+    above = ""
+    for name in path.split("/")[1:]:
+        above += f"/{name}"
+        if not type_of(above):
+            posix.mkdir(above)
 
 
 def confine(limits: Limits, layers: list[str]) -> None:
     """Give up everything that a command does not have; for this process and all that it will start."""
     memory, files = limits["memory_mb"] << 20, limits["scratch_mb"] << 20
     shared = limits["kind"] in CONTAINERS and "cgroup" in layers  # the user with other containers; the cgroup counts
-    for kind, most in (
-        (resource.RLIMIT_AS, memory + (64 << 20)),  # the first 64 MiB are Python's own, mostly shared
-        (resource.RLIMIT_NPROC, limits["processes"]),
-        (resource.RLIMIT_FSIZE, files),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_SIGPENDING, 256),
-        (resource.RLIMIT_NICE, 0),
-        (resource.RLIMIT_RTPRIO, 0),
+    for name, kind, most in (
+        ("address space", 9, memory + (64 << 20)),  # the first 64 MiB are Python's own, mostly shared
+        ("processes", 6, limits["processes"]),
+        ("file size", 1, files),
+        ("open files", 7, 256),
+        ("core dump", 4, 0),
+        ("locked memory", 8, 0),
+        ("message queues", 12, 0),
+        ("pending signals", 11, 256),
+        ("nice", 13, 0),
+        ("real-time priority", 14, 0),
     ):
-        try:
-            if kind != resource.RLIMIT_NPROC or not shared:
-                resource.setrlimit(kind, (most, most))
-        except ValueError:
-            if not limits["runtime"]:  # gVisor has not each of them
-                raise
-    for capability in range(64):
-        LIBC.prctl(24, capability, 0, 0, 0)  # out of the bounding set
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(USER, USER, USER)
-        os.setresuid(USER, USER, USER)
-    checked(LIBC.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24)), "capset")
+        if name == "processes" and shared:
+            continue
+        returned = libc("setrlimit", kind, (most | most << 64).to_bytes(16, "little"))
+        if not limits["runtime"]:  # gVisor has not each of them
+            checked(returned, f"limit of {name}")
+    capability = 0
+    while libc("prctl", 24, capability, 0, 0, 0) == 0:  # out of the bounding set, up to the last that there is
+        capability += 1
+    if posix.getuid() == 0:
+        posix.setgroups([])
+        posix.setresgid(USER, USER, USER)
+        posix.setresuid(USER, USER, USER)
+    checked(libc("capset", (0x20080522).to_bytes(8, "little"), bytes(24)), "capset")
     prctl(38, 1, "no_new_privs")
     if "landlock" in layers:
         landlock()
@@ -786,8 +798,8 @@ def confine(limits: Limits, layers: list[str]) -> None:
 
 def layers_here() -> list[str]:
     """The optional layers that this kernel has."""
-    found = ["seccomp"] if os.uname().machine == "x86_64" and LIBC.prctl(21, 0, 0, 0, 0) >= 0 else []
-    return found + (["landlock"] if LIBC.syscall(444, None, 0, 1) >= 1 else [])
+    found = ["seccomp"] if posix.uname().machine == "x86_64" and libc("prctl", 21, 0, 0, 0, 0) >= 0 else []
+    return found + (["landlock"] if libc("syscall", 444, None, 0, 1) >= 1 else [])
 
 
 def cgroup_parents() -> set[str]:
@@ -795,10 +807,11 @@ def cgroup_parents() -> set[str]:
     found = {}
     for line in read("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
-        folder, given = os.path.normpath(f"{CGROUPS}/{names.split(',')[0]}/{path}"), names.split(",")
+        given = names.split(",")
+        folder = (f"{CGROUPS}/{given[0]}" if names else CGROUPS) + path.rstrip("/")
         if not names:  # version 2, where a folder has processes, or hands controllers on
             while "pids" not in (given := read(f"{folder}/cgroup.subtree_control").split()) and folder != CGROUPS:
-                folder = os.path.dirname(folder)
+                folder = folder.rpartition("/")[0]
         found.update(dict.fromkeys(given, folder))
     return {found["memory"], found["pids"]} if {"memory", "pids"} <= {*found} else set()
 
@@ -810,13 +823,13 @@ def make_cgroup(limits: Limits) -> list[str]:
         "memory.max": memory, "memory.swap.max": 0, "pids.max": limits["processes"] + OWN_PROCESSES,
         "memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory,
     }  # fmt: skip
-    name = f"earl-{os.getpid()}-{time.monotonic_ns()}"
+    name = f"earl-{posix.getpid()}-{time.monotonic_ns()}"
     try:
         for parent in cgroup_parents():
-            os.mkdir(f"{parent}/{name}")
+            posix.mkdir(f"{parent}/{name}")
             folders.append(f"{parent}/{name}")
             for file, bound in bounds.items():
-                if os.path.exists(f"{parent}/{name}/{file}"):
+                if type_of(f"{parent}/{name}/{file}"):
                     write(f"{parent}/{name}/{file}", str(bound))
     except OSError:
         remove(folders)
@@ -827,7 +840,7 @@ def make_cgroup(limits: Limits) -> list[str]:
 def remove(folders: list[str]) -> None:
     for folder in folders:
         try:
-            os.rmdir(folder)
+            posix.rmdir(folder)
         except OSError:  # removed by another server
             pass
 
@@ -835,8 +848,8 @@ def remove(folders: list[str]) -> None:
 def remove_left_cgroups() -> None:
     """Of servers that were killed."""
     for parent in cgroup_parents():
-        for name in os.listdir(parent):
-            if name.startswith("earl-") and not os.path.exists(f"/proc/{name.split('-')[1]}"):
+        for name in posix.listdir(parent):
+            if name.startswith("earl-") and not type_of(f"/proc/{name.split('-')[1]}"):
                 remove([f"{parent}/{name}"])
 
 
@@ -846,18 +859,18 @@ def memory_events(folders: list[str]) -> int:
         for bound, events in (("memory.max", "memory.events"), ("memory.limit_in_bytes", "memory.oom_control")):
             value = read(f"{folder}/{bound}").strip()
             if value.isdigit() and int(value) < 1 << 60:
-                return os.open(f"{folder}/{events}", os.O_RDONLY)
-    return os.open("/dev/null", os.O_RDONLY)
+                return posix.open(f"{folder}/{events}", posix.O_RDONLY)
+    return posix.open("/dev/null", posix.O_RDONLY)
 
 
 def probe() -> None:
     """Print each layer, and what is the matter with it, if anything."""
     for name, flag in NAMESPACES.items():
-        child = os.fork()
+        child = posix.fork()
         if not child:
-            os._exit(ctypes.get_errno() if LIBC.unshare(flag | NAMESPACES["user"]) < 0 else 0)
-        fault = os.WEXITSTATUS(os.waitpid(child, 0)[1])
-        print(f"{name} namespace\t{os.strerror(fault) if fault else ''}")
+            posix._exit(_ctypes.get_errno() if libc("unshare", flag | NAMESPACES["user"]) < 0 else 0)
+        fault = posix.WEXITSTATUS(posix.waitpid(child, 0)[1])
+        print(f"{name} namespace\t{posix.strerror(fault) if fault else ''}")
     here = layers_here()
     for name in ("seccomp", "landlock"):
         print(f"{name}\t{'' if name in here else 'this kernel or processor has none'}")
@@ -868,21 +881,23 @@ def probe() -> None:
 
 def landlock() -> None:
     """Reading everywhere in the root but /proc, writing in the scratch folder and to /dev/null."""
-    version = LIBC.syscall(444, None, 0, 1)
+    version = libc("syscall", 444, None, 0, 1)
     rights = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
     net, scope = 3 if version >= 4 else 0, 3 if version >= 6 else 0
-    ruleset = struct.pack("<QQQ", rights, net, scope)[: (8, 8, 8, 16, 16, 24)[min(version, 6) - 1]]
+    ruleset = (rights | net << 64 | scope << 128).to_bytes(24, "little")[: (8, 8, 8, 16, 16, 24)[min(version, 6) - 1]]
     rules = call(444, "landlock", ruleset, len(ruleset), 0)
     shown = ["/"]
-    if os.path.exists("/proc/self"):
-        shown = [f"/{name}" for name in os.listdir("/") if name not in ("proc", "sys") and os.path.isdir(f"/{name}")]
+    if type_of("/proc/self"):
+        shown = [
+            f"/{name}" for name in posix.listdir("/") if name not in ("proc", "sys") and type_of(f"/{name}") == FOLDER
+        ]
     reads = [(path, 0b1101) for path in shown]
     for path, allowed in (*reads, ("/scratch", rights & ~0b100001000000), ("/dev", 0b1110)):
-        folder = os.open(path, os.O_PATH)
-        call(445, "landlock rule", rules, 1, struct.pack("<Qi", allowed, folder), 0)
-        os.close(folder)
+        folder = posix.open(path, posix.O_PATH)
+        call(445, "landlock rule", rules, 1, (allowed | folder << 64).to_bytes(12, "little"), 0)
+        posix.close(folder)
     call(446, "landlock", rules, 0)
-    os.close(rules)
+    posix.close(rules)
 
 
 REFUSED = (
@@ -906,20 +921,28 @@ REFUSED = (
 """System calls of x86-64 by number, answered with EPERM."""
 
 
-def seccomp() -> None:
-    """A filter: refuse `REFUSED`, other architectures, new namespaces, and sockets of all families but AF_UNIX."""
-    load, equal, any_bit, above, give = 0x20, 0x15, 0x45, 0x35, 0x06
+def seccomp_filter() -> bytes:
+    """Refuse `REFUSED`, other architectures, new namespaces, and sockets of all families but AF_UNIX."""
+    load, jump, equal, any_bit, above, give = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
     refuse, absent, kill, allow = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000, 0x7FFF0000
     namespaces = sum(NAMESPACES.values()) | 0x80  # and that of clocks
     program = [(load, 0, 0, 4), (equal, 1, 0, 0xC000003E), (give, 0, 0, kill), (load, 0, 0, 0)]
     program += [(above, 0, 1, 0x40000000), (give, 0, 0, refuse), (equal, 0, 1, 435), (give, 0, 0, absent)]  # clone3
-    for number in REFUSED:
-        program += [(equal, 0, 1, number), (give, 0, 0, refuse)]
+    program += [(equal, len(REFUSED) - place, 0, number) for place, number in enumerate(REFUSED)]
+    program += [(jump, 0, 0, 1), (give, 0, 0, refuse)]
     program += [(equal, 0, 4, 56), (load, 0, 0, 16), (any_bit, 0, 1, namespaces), (give, 0, 0, refuse), (load, 0, 0, 0)]
     for number in (41, 53):  # socket, socketpair
         program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program += [(equal, 0, 4, 16), (load, 0, 0, 24), (equal, 0, 1, 0x5412), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program.append((give, 0, 0, allow))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *line) for line in program))
-    told = struct.pack("<HxxxxxxQ", len(program), ctypes.addressof(code))
-    checked(LIBC.prctl(22, 2, told, 0, 0), "seccomp")
+    return b"".join(
+        (code | yes << 16 | no << 24 | value << 32).to_bytes(8, "little") for code, yes, no, value in program
+    )
+
+
+FILTER = seccomp_filter()
+
+
+def seccomp() -> None:
+    told = (len(FILTER) // 8).to_bytes(8, "little") + bytes(Bytes(FILTER))
+    checked(libc("prctl", 22, 2, told, 0, 0), "seccomp")

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +123,7 @@ class LocalSandbox:
         self.config = config or SandboxConfig()
         self.layers: list[str] = []
         self._lock = threading.Lock()
-        self._channel: socket.socket | None = None
+        self._ends: tuple[socket.socket, BufferedReader] | None = None
         self._process = -1
 
     def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
@@ -129,13 +131,15 @@ class LocalSandbox:
             return self._exec([*command], given, float(self.config.seconds if seconds is None else seconds))
 
     def _exec(self, command: list[str], given: bytes, seconds: float) -> ExecResult:
-        began = time.monotonic()
-        channel = self._open()
-        channel.settimeout(seconds + GRACE_SECONDS)
-        request = marshal.dumps((command, given, seconds, granted()))
-        try:
+        began, request = time.monotonic(), marshal.dumps((command, given, seconds, granted()))
+        channel, answers = self._open()
+        with suppress(OSError):  # it ended, which its answer tells too
             channel.sendall(struct.pack("<I", len(request)) + request)
-            return self._result(channel)
+        if not self.layers:
+            self.layers = self._begin(answers)
+        channel.settimeout(seconds + GRACE_SECONDS)
+        try:
+            return _result(answers)
         except (OSError, ValueError):  # it ended, does not answer, or says why it ends
             self.terminate()
             return ExecResult("lost", 0, b"", b"", 0, time.monotonic() - began)
@@ -144,32 +148,35 @@ class LocalSandbox:
         return self.exec(["python", "-c", WRITER, path], content)
 
     def terminate(self) -> None:
-        if self._channel is None:
+        if self._ends is None:
             return
-        self._channel.close()
-        self._channel = None
+        for end in self._ends:
+            end.close()
+        self._ends, self.layers = None, []
         ended = select.poll()
         ended.register(self._process, select.POLLIN)
         if not ended.poll(START_SECONDS * 1000):
             raise EarlError("a sandbox does not end; report it")
         os.close(self._process)
 
-    def _open(self) -> socket.socket:
-        if self._channel is None:
+    def _open(self) -> tuple[socket.socket, BufferedReader]:
+        """Where commands are written, and answers read; a new sandbox finds its first command when it has begun."""
+        if self._ends is None:
             limits = limits_of(self.config)
             channel, theirs = socket.socketpair()
             with theirs:
                 self._process = _server().make(theirs, limits)
-            self._channel = channel
-            self.layers = self._layers(channel)
-        return self._channel
+            channel.settimeout(START_SECONDS)
+            self._ends = channel, channel.makefile("rb")
+        return self._ends
 
-    def _layers(self, channel: socket.socket) -> list[str]:
-        """What a sandbox says first; before it or instead, the program that makes it may warn or say why it cannot."""
-        channel.settimeout(START_SECONDS)
+    def _begin(self, answers: BufferedReader) -> list[str]:
+        """The layers, which a sandbox says first; before, the program that makes it may warn, or say why it cannot."""
         said = b""
         try:
-            while not (line := self._line(channel)).startswith(b"ok "):
+            while not (line := answers.readline()).startswith(b"ok "):
+                if not line:
+                    raise ConnectionError("the sandbox ended")
                 said += line
         except OSError as error:
             self.terminate()
@@ -177,24 +184,13 @@ class LocalSandbox:
             raise EarlError(f"no sandbox can be made here: {fault}; see earl doctor") from None
         return line.decode().split()[1:]
 
-    def _result(self, channel: socket.socket) -> ExecResult:
-        how, code, out, err, cut, seconds = self._line(channel).split()
-        stdout, stderr = self._read(channel, int(out)), self._read(channel, int(err))
-        return ExecResult(how.decode(), int(code), stdout, stderr, int(cut), float(seconds))
 
-    def _line(self, channel: socket.socket) -> bytes:
-        line = b""
-        while not line.endswith(b"\n"):
-            line += self._read(channel, 1)
-        return line
-
-    def _read(self, channel: socket.socket, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            if not (more := channel.recv(size - len(found))):
-                raise ConnectionError("the sandbox ended")
-            found += more
-        return found
+def _result(answers: BufferedReader) -> ExecResult:
+    how, code, out, err, cut, seconds = answers.readline().split()
+    output = answers.read(int(out) + int(err))
+    if len(output) < int(out) + int(err):
+        raise ConnectionError("the sandbox ended")
+    return ExecResult(how.decode(), int(code), output[: int(out)], output[int(out) :], int(cut), float(seconds))
 
 
 # The command lines of other programs.

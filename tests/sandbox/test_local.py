@@ -125,6 +125,14 @@ def test_nothing_but_the_interpreter_stays_of_a_session(sandbox):
     assert int(session(sandbox, "print(n)").text) >= before
 
 
+def test_the_server_imports_little():
+    # Each of these takes longer than a layer of the sandbox.
+    program = local._program("serve")
+    listed = "print({'os', 'ctypes', 'struct', 'resource', 're'} & {*sys.modules})"
+    program[-1] = program[-1].replace("inside.serve()", listed)
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
 def test_a_missing_layer_is_refused(monkeypatch):
     # A machine without Landlock and cgroups: the server of this test says so.
     program = local._program("serve")
@@ -180,9 +188,15 @@ def test_an_ended_sandbox_is_a_result(sandbox):
     assert sandbox.exec(["echo", "again"]).text == "again"
 
 
+def kill_server():
+    server = local._server().process
+    server.kill()
+    server.wait()  # its sandboxes are told when it has ended
+
+
 def test_a_server_that_ends_takes_its_sandboxes_along(sandbox):
     sandbox.exec(["true"])
-    os.kill(local._server().process.pid, signal.SIGKILL)
+    kill_server()
     assert sandbox.exec(["true"]).how == "lost"
     assert sandbox.exec(["echo", "again"]).text == "again"
 
@@ -241,7 +255,7 @@ def test_the_kernel_ends_what_the_first_process_does_not_see(sandbox):
 
 def test_a_cgroup_of_a_killed_server_is_removed_by_the_next(sandbox):
     made = cgroup_folders(sandbox)
-    os.kill(local._server().process.pid, signal.SIGKILL)
+    kill_server()
     assert sandbox.exec(["true"]).how == "lost"
     sandbox.exec(["true"])
     assert not any(folder.exists() for folder in made)
