@@ -11,11 +11,11 @@ from earl.documents import parse_toml
 from earl.engine import model
 from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
-from earl.errors import EarlError
+from earl.errors import EarlError, setting
 from earl.parallel.cost_model import differing
 from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
 from earl.preflight.placement import Placed, check_placement, context_room, decided
-from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world, setting
+from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.
