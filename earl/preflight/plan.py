@@ -111,7 +111,7 @@ def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
     """The loaded model in an embedded run; else only its tokenizer; None if that is not here."""
     path = config.model.path
     if path is None:
-        return model.Policy(None, character_tokenizer(config.model.alphabet))
+        return model.Policy(None, character_tokenizer(config.model.alphabet, config.model.cells))
     if dry and known_shape(path) is not None and not is_here(path):
         return None
     if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights
