@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from earl.agents.scripted import registry as scripted
+from earl.agents.scripted.registry import RUN
 from earl.cli.players import find_run, in_env, need_run, unknown_player
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
@@ -17,7 +18,6 @@ from earl.league import League
 from earl.parallel.memory import known
 from earl.recipe import build
 from earl.rollout.drivers import Completes, Greedy
-from earl.rollout.self_play import RUN
 from earl.rollout.tasks import EpisodeFactory
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit

@@ -32,6 +32,7 @@ def command(
     **told: Any,
 ) -> None:
     from earl import evaluation
+    from earl.agents.scripted.registry import ANY
     from earl.cli.match_tables import as_objects, match_tables
     from earl.cli.text import console
     from earl.envs import registry
@@ -43,7 +44,7 @@ def command(
         return _league(told["root"], players, told["env"], episodes or LEAGUE_GAMES, seed, as_json)
     config, judge = _judged(players[0], **told)
     if not opponents:
-        opponents = (evaluation.ANY,) if proof else tuple(config.evaluate.held_out)
+        opponents = (ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
     trees: evaluation.Trees = {}
     measured = [evaluation.evaluated(judge.world, judge.sampler, match, seed, trees) for match in planned]

@@ -9,6 +9,7 @@ import click
 
 from earl.cli.main import INTERRUPTED
 from earl.cli.options import SETTINGS, declared, settings
+from earl.errors import setting
 
 if TYPE_CHECKING:
     from earl.config import Config
@@ -21,7 +22,8 @@ def _number(steps: str) -> int:
 
 
 def _check_names(recipe: "Config") -> None:
-    """Raises EarlError for an algorithm or a model that cannot be. The preflight does so too, and needs torch first."""
+    """Raises EarlError for an algorithm, a model or a player that cannot be. The preflight does so too, and needs torch
+    first."""
     from earl.algorithms.registry import algorithm
 
     path, own = recipe.model.path, recipe.algorithm
@@ -29,7 +31,32 @@ def _check_names(recipe: "Config") -> None:
         from earl.engine.source import hub_id
 
         hub_id(path)
+    for one in recipe.each_env():
+        _check_players(one)
     algorithm(own.name, **own.options)
+
+
+def _check_players(recipe: "Config") -> None:
+    """Scripted players; models and a user's own classes take longer to load."""
+    from earl.agents.scripted.registry import ANY, MODEL, agent, is_own, is_policy, player
+
+    def loads_at_once(name: str) -> bool:
+        return not (name == ANY or name.startswith(MODEL) or is_policy(name) or is_own(name))
+
+    env, warm, judged = recipe.env.name, recipe.warm_start, recipe.evaluate
+    for key, names in (
+        ("env.opponents", recipe.env.opponents),
+        ("warm_start.opponents", warm.opponents),
+        ("evaluate.opponents", judged.opponents),
+        ("evaluate.held_out", judged.held_out),
+    ):
+        with setting(key):
+            for name in names:
+                if loads_at_once(name):
+                    player(name, env)
+    with setting("warm_start.teacher"):
+        if warm.steps and not warm.data and loads_at_once(warm.teacher):
+            agent(warm.teacher, env)
 
 
 @declared("train")

@@ -107,6 +107,21 @@ class ModelConfig(Section):
     """Longest context that the model can see, in tokens."""
     alphabet: Literal["ascii", "unicode"] = "ascii"
     """What a new model reads and writes: `unicode` has a token for every byte of a character that is not ASCII."""
+    cells: str = Field("", max_length=4)
+    """Characters of which up to four in a row are one token, such as the cells of a board: `.XO`."""
+
+    @field_validator("cells")
+    @classmethod
+    def _distinct_cells(cls, cells: str) -> str:
+        if len({*cells}) != len(cells) or not cells.isascii() or not cells.isprintable():
+            raise ValueError("cells have to be different characters of ASCII, such as '.XO'")
+        return cells
+
+    @model_validator(mode="after")
+    def _cells_are_ascii(self) -> "ModelConfig":
+        if self.cells and self.alphabet != "ascii":
+            raise ValueError("cells are tokens of alphabet = 'ascii' only; leave one of the two out")
+        return self
 
 
 class WarmStartConfig(Section):

@@ -69,6 +69,15 @@ def boundary() -> Iterator[CaughtFault]:
 
 
 @contextmanager
+def setting(key: str) -> Iterator[None]:
+    """Prefix errors with the setting's name."""
+    try:
+        yield
+    except EarlError as error:
+        raise EarlError(f"{key}: {error}") from error
+
+
+@contextmanager
 def translated(describe: Callable[[str], str]) -> Iterator[None]:
     """Turn a fault in foreign code into an EarlError, whose message `describe` makes of the fault's."""
     with boundary() as fault:

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from earl.agents.scripted import perfect
+from earl.agents.scripted.registry import ANY
 from earl.agents.scripted.registry import player as scripted_player
 from earl.envs import registry
 from earl.envs.games.base import Game, Player, State
@@ -30,8 +31,6 @@ from earl.rollout.tasks import EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import FAULTS, FORFEITS, Outcome, Task, Trajectory
 
-ANY = "any"
-"""Opponent of exact evaluation that may play every legal move; its fractions are of leaves."""
 MAX_LEAVES = 50_000
 WAVE = 1024  # episodes played side by side
 FINAL_GAMES = "final evaluation"

@@ -11,6 +11,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from earl import evaluation
+from earl.agents.scripted.registry import RUN
 from earl.algorithms.imitation import distillation_weight
 from earl.algorithms.rae import Baselines
 from earl.config import Config
@@ -27,7 +28,6 @@ from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.opponents import Lost, OpponentPool, Start, admitted, preferences_after, starts_after
 from earl.rollout.pack import trajectories_of
-from earl.rollout.self_play import RUN
 from earl.rollout.tasks import draw, passed
 from earl.runs.folder import RunFolder
 from earl.runs.journal import Clock, Journal

@@ -13,11 +13,11 @@ import pytest
 
 from earl import evaluation
 from earl.agents.chat import Chat
-from earl.agents.scripted.registry import player
+from earl.agents.scripted.registry import ANY, player
 from earl.envs.games.base import State
 from earl.envs.games.mnk import TICTACTOE as GAME
 from earl.errors import EarlError
-from earl.evaluation import ANY, FINAL_GAMES, Match, matches, strength
+from earl.evaluation import FINAL_GAMES, Match, matches, strength
 from earl.matches import MatchResult, wilson
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EVALUATION, EpisodeFactory

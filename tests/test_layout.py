@@ -104,6 +104,8 @@ def test_the_help_page_loads_nothing_heavy() -> None:
         "train tictactoe --set rollout.nope=1",
         "train tictactoe --set algorithm.name=gppo",
         "train tictactoe --model no/such/folder",
+        "train tictactoe --set env.opponents.perfct=1",
+        "train tictactoe --set warm_start.teacher=perfct",
         "train --resume nope-1",
         "eval nope-1",
         "play tictactoe --against perfct",

@@ -40,6 +40,16 @@ STRATEGIES: dict[str, Strategy] = {"random": perfect.anything, "heuristic": perf
 EXPLOITER = "exploiter"
 """Makes the moves of a game that the policy lost, and random ones where that is left; EXPLOITER:MOVES, with spaces
 between them, names the game, and is given by the run."""
+SELF = "self"
+"""The opponent that is the policy itself: it learns from both seats."""
+AFTER = f"{SELF}:"
+"""Begins the names of the same opponent in games that begin after some moves, such as "self:1 5 9"."""
+RUN = "run:"
+"""Begins the names of opponents that are checkpoints, such as run:tictactoe-1@200."""
+PAST = "past"
+"""The opponent that stands for a pool of the run's own checkpoints, see `earl.rollout.opponents`."""
+ANY = "any"
+"""Opponent of exact evaluation that may play every legal move; its fractions are of leaves."""
 
 EXACT: dict[str, dict[str, Strategy]] = {
     "perfect": {
@@ -81,7 +91,7 @@ def player(name: str, env: str) -> Any:
         raise EarlError(f"{env} is no game of two players; leave out the opponent {name!r}")
     if name.startswith(MODEL):
         return import_module("earl.engine.opponent").ModelOpponent(name.removeprefix(MODEL))  # torch, only where needed
-    if _is_own(name):
+    if is_own(name):
         return _own("opponent", name, "act" if _without_board(env) else "move")
     if _without_board(env):
         return _acting("opponent", name, env)
@@ -113,14 +123,23 @@ def _searched(env: str) -> bool:
 @cache
 def agent(name: str, env: str) -> Agent:
     """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
-    if _is_own(name):
+    if is_own(name):
         return cast(Agent, _own("teacher", name, "act"))
     if environments.seats(env) == 2:
         return cast(Agent, player(name, env))
     return _acting("teacher", name, env)
 
 
-def _is_own(name: str) -> bool:
+def is_policy(opponent: str) -> bool:
+    return opponent == PAST or is_self(opponent) or opponent.startswith(RUN)
+
+
+def is_self(opponent: str) -> bool:
+    return opponent == SELF or opponent.startswith(AFTER)
+
+
+def is_own(name: str) -> bool:
+    """Whether a player is a class by its path."""
     return environments.is_path(name) and name.partition(":")[0] not in (*SEARCHES, *FORMER)
 
 

@@ -5,13 +5,13 @@ files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name ─▶
 
 from collections.abc import Callable, Iterator
 
+from earl.agents.scripted.registry import is_policy
 from earl.audit.case import Case, Check
 from earl.audit.checks import check_advantages, check_mask, check_numbers, check_seals, check_seeds
 from earl.audit.evidence import after_update, check_logprobs, shape, versions
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
-from earl.rollout.self_play import is_policy
 from earl.runs.folder import RunFolder
 from earl.runs.storage import step_of
 from earl.runs.trajectories import files

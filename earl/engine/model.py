@@ -1,11 +1,13 @@
 """The policy: a `transformers` causal language model with its tokenizer, newly made or loaded."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -34,12 +36,19 @@ TEMPLATE = (
 )
 
 
-def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii") -> Any:
+MOST_CELLS = 4
+"""Cells of a board that one token holds."""
+
+
+def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii", cells: str = "") -> Any:
     """A `transformers` fast tokenizer of 106 ids: 6 control tokens, 4 tags, 96 characters, no unknown token.
 
-    `unicode` has 256 more, a byte each: every other character is the bytes of its UTF-8.
+    `unicode` has 256 more, a byte each: every other character is the bytes of its UTF-8. `cells` are characters of
+    which two to MOST_CELLS in a row are one token: the row "..XO.X." of a board is read as "..XO" and ".X.".
     """
     words = [*CONTROL, *TAGS, *CHARACTERS]
+    for length in range(2, MOST_CELLS + 1 if cells else 0):
+        words += map("".join, product(cells, repeat=length))
     if alphabet == "ascii":
         tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
         tokenizer.decoder = decoders.Fuse()
@@ -48,7 +57,8 @@ def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii") -> Any:
         known = {word: index for index, word in enumerate(words)}
         tokenizer = Tokenizer(models.BPE(known, [], byte_fallback=True))
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    together = f"[{re.escape(cells)}]{{1,{MOST_CELLS}}}|" if cells else ""
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(together + r"[\s\S]"), behavior="isolated")
     tokenizer.add_special_tokens([AddedToken(word, special=True) for word in CONTROL])
     # Tags are text that the model may write: decoding keeps them.
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in TAGS])
@@ -137,7 +147,7 @@ def _without_weights(config: ModelConfig) -> Any:
     folder = None if config.path is None else folder_of(config.path, weights=False)
     with _loading(config.path or "the recipe"):
         if folder is None:
-            return meta_model(_small(config, character_tokenizer(config.alphabet)))
+            return meta_model(_small(config, character_tokenizer(config.alphabet, config.cells)))
         return meta_model(AutoConfig.from_pretrained(folder, **CLOSED))
 
 
@@ -186,14 +196,14 @@ def tensors_once(model: Any) -> dict[str, Tensor]:
 def make(config: ModelConfig, seed: int) -> Policy:
     if config.path is not None:
         return load(config.path)
-    tokenizer = character_tokenizer(config.alphabet)
+    tokenizer = character_tokenizer(config.alphabet, config.cells)
     torch.manual_seed(seed)
     return Policy(AutoModelForCausalLM.from_config(_small(config, tokenizer), attn_implementation=ATTENTION), tokenizer)
 
 
 def tokenizer_of(config: ModelConfig) -> Any:
     if config.path is None:
-        return character_tokenizer(config.alphabet)
+        return character_tokenizer(config.alphabet, config.cells)
     return read_tokenizer(config.path, folder_of(config.path, weights=False))
 
 

@@ -24,7 +24,7 @@ from earl import evaluation
 from earl.actions.pool import core_use, pool
 from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
-from earl.agents.scripted.registry import agent
+from earl.agents.scripted.registry import RUN, agent
 from earl.algorithms.registry import algorithm
 from earl.batch import Rows
 from earl.config import Config
@@ -41,7 +41,6 @@ from earl.rollout.drivers import Completes, Greedy, Playable, Streams, demonstra
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import by_seat, contexts, learnable, num_rows, pack
-from earl.rollout.self_play import RUN
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
 from earl.runs.folder import open_existing

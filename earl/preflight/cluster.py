@@ -11,12 +11,11 @@ from pathlib import Path
 
 from earl.config import Config
 from earl.engine.source import folder_of, is_here, known_shape
-from earl.errors import EarlError
+from earl.errors import EarlError, setting
 from earl.formats import size
 from earl.parallel.hardware import ClusterSpec, of_gpus
 from earl.parallel.memory import ModelShape, kv_bytes
 from earl.placement.ray.inventory import here, installed, inventory, on_this_machine
-from earl.preflight.prompts import setting
 
 FLOAT_BYTES = 4
 COPIES = 7

@@ -11,11 +11,11 @@ from earl.documents import parse_toml
 from earl.engine import model
 from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
-from earl.errors import EarlError
+from earl.errors import EarlError, setting
 from earl.parallel.cost_model import differing
 from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
 from earl.preflight.placement import Placed, check_placement, context_room, decided
-from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world, setting
+from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.
@@ -111,7 +111,7 @@ def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
     """The loaded model in an embedded run; else only its tokenizer; None if that is not here."""
     path = config.model.path
     if path is None:
-        return model.Policy(None, character_tokenizer(config.model.alphabet))
+        return model.Policy(None, character_tokenizer(config.model.alphabet, config.model.cells))
     if dry and known_shape(path) is not None and not is_here(path):
         return None
     if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights

@@ -10,7 +10,7 @@ from earl.agents.chat import Chat
 from earl.agents.parser import THINK_OPEN, ActionParser, Unreadable, parse, parser
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent, ScriptedPlayer
-from earl.agents.scripted.registry import EXPLOITER, agent, player
+from earl.agents.scripted.registry import AFTER, ANY, EXPLOITER, PAST, RUN, SELF, agent, is_policy, player
 from earl.algorithms.registry import algorithm
 from earl.config import AlgorithmConfig, Config, OneEnvConfig, ToolsConfig
 from earl.engine.model import Policy
@@ -18,13 +18,12 @@ from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
 from earl.envs.games.env import BoardGameEnv
-from earl.errors import EarlError, boundary, unknown
-from earl.evaluation import ANY, matches
+from earl.errors import EarlError, boundary, setting, unknown
+from earl.evaluation import matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import loaded, shown, world_of
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
-from earl.rollout.self_play import AFTER, PAST, RUN, SELF, is_policy
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
 from earl.sandbox.local import LocalSandbox
 from earl.seeds import derive
@@ -325,15 +324,6 @@ SHORT_TURN = 64
 def imitated(config: Config) -> str:
     """Whom or what the warm start imitates."""
     return repr(config.warm_start.data or config.warm_start.teacher)
-
-
-@contextmanager
-def setting(key: str) -> Iterator[None]:
-    """Prefix errors with the setting's name."""
-    try:
-        yield
-    except EarlError as error:
-        raise EarlError(f"{key}: {error}") from error
 
 
 SEEDS = 64

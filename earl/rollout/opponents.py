@@ -8,10 +8,9 @@ from itertools import accumulate, islice, pairwise
 from random import Random
 from statistics import fmean, pvariance
 
-from earl.agents.scripted.registry import EXPLOITER
+from earl.agents.scripted.registry import AFTER, EXPLOITER, PAST, SELF, is_self
 from earl.config import OneEnvConfig
 from earl.matches import MatchResult
-from earl.rollout.self_play import AFTER, PAST, SELF, is_self
 from earl.trajectory import Outcome, PlayedGroups, Task
 
 DECAY = 0.9

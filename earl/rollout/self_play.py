@@ -13,25 +13,6 @@ from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.rollout.episode import Episode
 from earl.trajectory import Completion, Prompt, StopReason
 
-SELF = "self"
-"""The opponent that is the policy itself: it learns from both seats."""
-AFTER = f"{SELF}:"
-"""Begins the names of the same opponent in games that begin after some moves, such as "self:1 5 9"."""
-RUN = "run:"
-"""Begins the names of opponents that are checkpoints, such as run:tictactoe-1@200."""
-
-
-PAST = "past"
-"""The opponent that stands for a pool of the run's own checkpoints, see `earl.rollout.opponents`."""
-
-
-def is_policy(opponent: str) -> bool:
-    return opponent == PAST or is_self(opponent) or opponent.startswith(RUN)
-
-
-def is_self(opponent: str) -> bool:
-    return opponent == SELF or opponent.startswith(AFTER)
-
 
 @dataclass(slots=True)
 class LateSeat:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from earl.agents.chat import Chat
 from earl.agents.scripted.base import Agent
-from earl.agents.scripted.registry import EXPLOITER
+from earl.agents.scripted.registry import AFTER, EXPLOITER, SELF, is_policy, is_self
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import TextEnv
@@ -19,7 +19,7 @@ from earl.errors import EarlError, boundary
 from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
 from earl.rollout.opponents import EMPTY, OpponentPool, Passed, exploited, openings
-from earl.rollout.self_play import AFTER, SELF, LateSeat, PairedEpisodes, is_policy, is_self
+from earl.rollout.self_play import LateSeat, PairedEpisodes
 from earl.seeds import derive
 from earl.trajectory import FAULTS, Outcome, Played, PlayedGroups, Task
 

@@ -65,6 +65,11 @@ LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--
             ["algorithm.kl_in = 'reward' with episodes that a limit cut off", "set context.learn_truncated to true"],
         ),
         (["tictactoe", "--set", "algorithm.kl_in=reward"], ["algorithm.kl_in = 'reward' places a divergence"]),
+        (["tictactoe", "--set", "model.cells=XX"], ["model.cells", "have to be different characters of ASCII"]),
+        (
+            ["tictactoe", "--set", "model.cells=XO", "--set", "model.alphabet=unicode"],
+            ["cells are tokens of alphabet = 'ascii' only", "leave one of the two out"],
+        ),
         (["tictactoe", "--set", "rollout.top_p=0"], ["rollout.top_p", "greater than 0"]),
         (["tictactoe", "--set", "rollout.group_size=16"], ["episodes = 8 must be a multiple of group_size = 16"]),
         (["tictactoe", "--set", "learner.minibatches=9"], ["learner.minibatches = 9", "rollout.episodes = 8"]),

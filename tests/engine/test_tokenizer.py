@@ -1,4 +1,10 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from earl.engine.model import character_tokenizer
 from earl.envs.base import CHARACTERS
+
+CELLS = character_tokenizer(cells=".XO")
 
 
 def encode(tokenizer, text):
@@ -41,3 +47,27 @@ def test_the_template(characters):
     messages = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
     text = characters.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == "<|user|>1<|end|><|assistant|>2<|end|><|assistant|>"
+
+
+def pieces(text):
+    return [CELLS.decode([token]) for token in encode(CELLS, text)]
+
+
+def test_cells_are_read_by_four_from_the_left_and_everything_else_by_characters(characters):
+    assert pieces("X ..XO.X.\nO......\nillegal: 9") == [*"X ", "..XO", ".X.", "\n", "O...", "...", *"\nillegal: 9"]
+    assert len(CELLS) == len(characters) + 3**2 + 3**3 + 3**4
+    assert encode(CELLS, CHARACTERS.replace("O", "")) == encode(characters, CHARACTERS.replace("O", ""))
+
+
+@given(st.text(st.sampled_from(".XO3\n "), max_size=60))
+def test_cells_come_back(text):
+    assert CELLS.decode(encode(CELLS, text)) == text
+    assert all(len(piece) == 1 or {*piece} <= {*".XO"} for piece in pieces(text))
+
+
+@given(st.sets(st.sampled_from("]^-\\&.["), min_size=3, max_size=4))
+def test_any_characters_may_be_cells(cells):
+    row = "".join(cells)
+    tokenizer = character_tokenizer(cells=row)
+    assert len(encode(tokenizer, f"{row}\n{row}a")) == 4
+    assert tokenizer.decode(encode(tokenizer, f"{row}a")) == f"{row}a"
