@@ -6,6 +6,7 @@ Sizes are the paper's: 15 hosts of 256 cores, 40 devices on hosts of 8.
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class Scenario:
     """The arm that resources are saved against."""
     held: int
     """Units that this arm has."""
+    parts: int
+    """Into which the resource is divided to find how many are enough."""
     widest: int
     work: Callable[[SimulatedCall], float]
     """The least seconds of a call in which it alone takes all that there is."""
@@ -162,7 +165,8 @@ TEACHERS, DEVICES = 9, 40
 SCORE_SECONDS, SCORE_SERIAL = 1.9, 0.1
 """Assumed, so that a score takes 0.62 s on four devices, as published."""
 LOAD_SECONDS = 1.3
-"""Assumed: 64 GB of weights onto one device, from host memory at 50 GB/s."""
+"""Assumed: 64 GB of weights onto one device, from host memory at 50 GB/s. A device of 80 GB has room for one teacher,
+or for parts of several that are spread over more devices."""
 ROLLOUT_SECONDS = 1500.0
 """Assumed mean of what comes before, so that teachers of four devices are busy under 3 % of a step, as published."""
 
@@ -216,6 +220,7 @@ CASES = {
         HOSTS * CORES,
         "per_trajectory",
         HOSTS * CORES,
+        32,
         max(WIDTHS),
         lambda call: call.seconds / (HOSTS * CORES),
     ),
@@ -226,6 +231,7 @@ CASES = {
         SEARCH_SLOTS,
         "per_trajectory",
         SEARCH_SLOTS,
+        32,
         1,
         lambda _: 1 / SEARCH_RATE,
     ),
@@ -236,6 +242,7 @@ CASES = {
         DEVICES,
         "per_task",
         4 * TEACHERS,
+        DEVICES,
         8,
         lambda call: call.seconds / DEVICES,
     ),
@@ -297,14 +304,8 @@ def _bound(case: Scenario, drawn: Trajectories, share: float) -> tuple[float, fl
 
 def _saved(case: Scenario, enough_with: Callable[[float], bool]) -> float:
     """The share of the baseline's resources that can go; enough_with: whether a share of the workload's is enough."""
-    enough, short = 1.0, 0.0
-    for _ in range(5):
-        share = (enough + short) / 2
-        if enough_with(share):
-            enough = share
-        else:
-            short = share
-    return 1 - enough * case.units / case.held
+    parts = bisect_left(range(1, case.parts), True, key=lambda parts: enough_with(parts / case.parts)) + 1
+    return 1 - parts / case.parts * case.units / case.held
 
 
 def _decisions(waiting: int = 3072, repeats: int = 9) -> list[dict[str, float]]:

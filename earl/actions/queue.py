@@ -144,46 +144,56 @@ class Cores:
 
 
 class Cells:
-    """Devices that services with state are loaded onto: blocks of 1, 2, 4 or 8 neighbours. A service stays on its cell
-    until another needs a device of it; the least recently used go first."""
+    """Devices that services with state are loaded onto, in cells: blocks of 1, 2, 4 or 8 neighbours.
+
+    A device has memory for one service. On a cell of n a service takes an n-th of each, so that n services stay on the
+    same devices, which one of them uses at a time. Where another needs the memory, the least recently used go first.
+    """
 
     def __init__(self, devices: int, load_seconds: float, host: int = 8) -> None:
         """load_seconds: of a service onto one device, from host memory; n devices load at once."""
         self._devices, self._load_seconds, self._host = devices, load_seconds, host
-        self.resident: dict[tuple[int, ...], str] = {}  # devices -> service, the least recently used first
-        self._busy = set[tuple[int, ...]]()
+        self.resident: list[tuple[str, tuple[int, ...]]] = []  # services on their cells, the least recently used first
+        self._busy = set[int]()
 
     def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
-        ready = [cell for cell, service in self.resident.items() if service == tool and cell not in self._busy]
-        found = [(curve.at(len(cell)), 0.0, cell) for cell in ready if len(cell) in curve.widths]
-        for size in curve.widths:
-            if size <= width and (fresh := self._fresh(size)):
-                load = self._load_seconds / size
-                found.append((curve.at(size) + load, load, fresh))
-        if not found:
+        ways = [(curve.at(size), False, size) for size in curve.widths]
+        ways += [(curve.at(size) + self._load_seconds / size, True, size) for size in curve.widths if size <= width]
+        for _, load, size in sorted(ways):
+            cells = [cell for cell in self._idle(size) if load or (tool, cell) in self.resident]
+            if cells:
+                break
+        else:
             return None
-        _, load, cell = min(found)
-        for other in [other for other in self.resident if {*other} & {*cell}]:
-            del self.resident[other]
-        self.resident[cell] = tool
-        self._busy.add(cell)
-        return Place(cell, load)
+        cell = min(cells, key=self._leaving) if load else cells[0]
+        leaving = self._leaving(cell) if load else 0
+        kept = [one for one in self.resident[:leaving] if not {*one[1]} & {*cell}] + self.resident[leaving:]
+        self.resident = [one for one in kept if one != (tool, cell)] + [(tool, cell)]
+        self._busy |= {*cell}
+        return Place(cell, load * self._load_seconds / size)
 
     def give(self, place: Place) -> None:
-        self._busy.remove(place.units)
+        self._busy -= {*place.units}
 
-    def _fresh(self, size: int) -> tuple[int, ...] | None:
-        """An idle block: one with nothing on it, or whose service was used longest ago."""
-        busy = {device for cell in self._busy for device in cell}
-        used = {device: order for order, cell in enumerate(self.resident, 1) for device in cell}
-        blocks = [
-            (max(used.get(device, 0) for device in block), block)
+    def _idle(self, size: int) -> list[tuple[int, ...]]:
+        return [
+            cell
             for first in range(0, self._devices - size + 1)
             if first % self._host % size == 0
             and first // self._host == (first + size - 1) // self._host
-            and not busy & {*(block := tuple(range(first, first + size)))}
+            and not self._busy & {*(cell := tuple(range(first, first + size)))}
         ]
-        return min(blocks)[1] if blocks else None
+
+    def _leaving(self, cell: tuple[int, ...]) -> int:
+        """How many of the least recently used services leave these devices for one more, as far as they are on them."""
+        taken = dict.fromkeys(cell, 1 / len(cell))
+        for number in range(len(self.resident), 0, -1):
+            other = self.resident[number - 1][1]
+            for device in {*cell} & {*other}:
+                taken[device] += 1 / len(other)
+                if taken[device] > 1:
+                    return number
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

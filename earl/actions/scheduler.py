@@ -4,16 +4,19 @@
 
 Where each action takes the width of least cost, the sum of completion times is small: the wait for so many units, its
 seconds on them, and what they cost the others, each of which the action delays by units × seconds / all units: those
-that wait, and those that run where their next call finds no unit free, which is as likely as that units are in use. How
-long units are waited for is told by the completion times of what runs. After ARL-Tangram (arXiv 2603.13019), which
+that wait, and those that run where their next call finds no unit free, which is unlikely until most units are in use.
+How long units are waited for is told by the completion times of what runs. After ARL-Tangram (arXiv 2603.13019), which
 evicts the last candidates while that sum falls; a price says so of one action at a time, and knows of calls to come.
 
-An action that waits for width lets others pass for as long as it is to run. After that first come first served holds on
-every resource, and where nothing runs the first begins: none starves.
+An action that waits for width lets others pass for as long as it is to run. After that their order holds on every
+resource, and where nothing runs the first begins: none starves.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+
+LETS_PASS = 0.1
+"""An action goes as much later as this share of the seconds it is to take, so that short ones pass long ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +59,9 @@ class Action:
 
     @property
     def order(self) -> tuple[float, int]:
-        """First come first served, by trajectory: calls wait least where trajectories end one after the other."""
-        return self.since, self.number
+        """First come first served, by trajectory: calls wait least where trajectories end one after the other. One that
+        takes longer goes a little later."""
+        return self.since + LETS_PASS * self.curve.seconds[-1], self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ class _Widths:
 
     def best(self, key: str, curve: SpeedCurve, free: float) -> int:
         units = self.capacity[key]
-        price = (self.waiting + len(self.running) * (1 - free / units)) / units  # those that run come back
+        price = (self.waiting + len(self.running) * (1 - free / units) ** 4) / units  # those that run come back
         costs = [seconds * (1 + price * width) for width, seconds in zip(curve.widths, curve.seconds, strict=True)]
         width = curve.widths[costs.index(min(costs))]
         if width <= free:
