@@ -25,6 +25,8 @@ _WRITTEN = (
     *("run.db", "run.db-wal", "run.db-shm", "run.db-journal", "log.txt", "report.html", "trackers.json"),
     *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
 )  # files and folders that a process writes at the top of its run
+FORMER_OPTIONS = {"grpo": ("clip",), "reinforce++": ("clip",), "ppo": ("clip", "gamma", "gae_lambda", "value_weight")}
+"""What each algorithm read of the options that once stood beside each other."""
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
@@ -47,17 +49,26 @@ class RunFolder:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
         with storage(self.config):
             recipe = recipe_of(disk.read_below(self.path, self.config), self.config)
-        # Runs of earlier versions do not say the edition of their environment, chose how rows are sent, and preferred
-        # hard opponents by an exponent.
-        if isinstance(env := recipe.get("env"), dict):
-            others = env.get("others")
-            for one in (env, *(others if isinstance(others, list) else ())):
-                if isinstance(one, dict) and one.pop("prefer_hard", 0):
-                    one["prefer"] = "hard"
-            recipe["env"] = {"edition": 1, **env}
-        if isinstance(placement := recipe.get("placement"), dict):
-            placement.pop("transport", None)
+        _bring_up_to_date(recipe)
         return recipe
+
+
+def _bring_up_to_date(recipe: dict[str, Any]) -> None:
+    """Runs of earlier versions do not say the edition of their environment, chose how rows are sent, preferred hard
+    opponents by an exponent, and had the options of all algorithms beside each other."""
+    if isinstance(env := recipe.get("env"), dict):
+        others = env.get("others")
+        for one in (env, *(others if isinstance(others, list) else ())):
+            if isinstance(one, dict) and one.pop("prefer_hard", 0):
+                one["prefer"] = "hard"
+        recipe["env"] = {"edition": 1, **env}
+    if isinstance(placement := recipe.get("placement"), dict):
+        placement.pop("transport", None)
+    algorithm = recipe.get("algorithm")
+    if isinstance(algorithm, dict) and "clip" in algorithm:
+        beside = {key: algorithm.pop(key, None) for key in ("clip", "gamma", "gae_lambda", "value_weight")}
+        read = FORMER_OPTIONS.get(str(algorithm.get("name")), ())
+        algorithm["options"] = {key: beside[key] for key in read if beside[key] is not None}
 
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:

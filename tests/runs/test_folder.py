@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from earl.algorithms.registry import algorithm
 from earl.errors import EarlError
+from earl.recipe import build
 from earl.runs.folder import (
     RunFolder,
     create,
@@ -263,3 +265,24 @@ def test_settings_of_earlier_runs_that_are_gone_are_read(tmp_path: Path) -> None
     known = {"env": {"edition": 2}, "placement": {"kind": "colocated"}}
     assert create(tmp_path, "evenly", text.format(0.0)).recipe() == known
     assert create(tmp_path, "hard", text.format(1.0)).recipe()["env"] == {"edition": 2, "prefer": "hard"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("grpo", {"clip": 0.3}),
+        ("reinforce++", {"clip": 0.3}),
+        ("rloo", {}),
+        ("ppo", {"clip": 0.3, "gamma": 0.9, "gae_lambda": 0.8, "value_weight": 0.4}),
+    ],
+)
+def test_earlier_runs_have_the_options_of_all_algorithms_beside_each_other(
+    tmp_path: Path, name: str, options: dict[str, float]
+) -> None:
+    settings = "clip = 0.3\nkl = 0.1\ngamma = 0.9\ngae_lambda = 0.8\nvalue_weight = 0.4\n"
+    recipe = create(tmp_path, "early", f'[algorithm]\nname = "{name}"\n{settings}').recipe()
+    assert recipe["algorithm"] == {"name": name, "kl": 0.1, "options": options}
+    made = algorithm(
+        name, **build({**recipe, "env": {"name": "tictactoe", "opponents": {"random": 1}}}).algorithm.options
+    )
+    assert all(getattr(made, key) == value for key, value in options.items())
