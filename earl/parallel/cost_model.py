@@ -493,19 +493,19 @@ class CostModel:
         return f"{left} of {gpus} GPUs idle in {choice.stage}: {cause}"
 
     def best_update(self, layouts: Sequence[Layout], load: Load) -> Choice:
-        """The best way to learn under any of the layouts, from the largest step as well."""
+        """The best way to learn under any of the layouts, which the largest step has to fit as well."""
         most = self.largest(load)
-        return self.best([way for layout in layouts for way in self.ways(layout, most)], most)
+        return self.best([way for layout in layouts for way in self.ways(layout, most)], load, most)
 
     def largest(self, load: Load) -> Load:
         """The load of the recipe's largest step: a warm start may have more episodes."""
         warm = self.config.warm_start
         return replace(load, sequences=max(load.sequences, warm.episodes if warm.steps else 0))
 
-    def best(self, choices: Sequence[Choice], load: Load) -> Choice:
-        """The fastest that fits, the first of equally fast ones, offloading only where nothing else fits; if none fits,
-        the one that comes nearest."""
-        needs = {choice: self.need(choice, load) for choice in choices}
+    def best(self, choices: Sequence[Choice], load: Load, most: Load | None = None) -> Choice:
+        """The fastest at a load of those that `most`, if given, fits too; the first of equally fast ones, offloading
+        only where nothing else fits; if none fits, the one that comes nearest."""
+        needs = {choice: self.need(choice, most or load) for choice in choices}
         fitting = [choice for choice, need in needs.items() if not need.why_not]
         resting = [choice for choice in fitting if not choice.offload] or fitting
         if resting:
