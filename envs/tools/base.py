@@ -36,6 +36,8 @@ class ToolEnv(TextEnv):
     turns = 0
     result: float | None = None
     """What ends the episode with this score: `score` of an answer, or a tool that sets it."""
+    told = ""
+    """What the last calls were answered."""
     since = 0.0
     """When the episode began, by the monotonic clock: calls of earlier ones go first."""
     _over = _fresh = True
@@ -63,7 +65,7 @@ class ToolEnv(TextEnv):
         del options  # there is no opponent
         self.keep_seed(seed)
         self.close()
-        self.turns, self.result, self._over, self._fresh = 0, None, False, True
+        self.turns, self.result, self.told, self._over, self._fresh = 0, None, "", False, True
         self.since = time.monotonic()
         # Not the plain seed: an agent that draws from Random(seed) would know the task.
         seed = int(self.np_random.integers(1 << 31)) if seed is None else seed
@@ -85,7 +87,7 @@ class ToolEnv(TextEnv):
                 with pool().action("prepare", (1,) if self.external else (), self.since) as admitted:
                     self.prepare()
                 records += [admitted.told()] if self.external else []
-            told = run(calls, self, records)
+            self.told = told = run(calls, self, records)
         else:
             match = re.fullmatch(self.answer_form, action)
             assert match is not None, "rule() has checked it"

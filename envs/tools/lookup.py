@@ -1,5 +1,6 @@
 """A question over several facts, each of which a search has to find."""
 
+import re
 from random import Random
 
 from earl.envs.tools.base import ToolEnv
@@ -24,11 +25,13 @@ class LookupEnv(ToolEnv):
         if not 1 <= hops <= len(NAMES):
             raise EarlError(f"hops {hops!r} is not within 1 … {len(NAMES)}")
         self.hops, self.max_turns = hops, hops + 3
-        self._passages, self.answer, self.chain = Passages(()), "", [""]
+        self._passages, self.answer, self.chain, self.said = Passages(()), "", [""], ""
 
     def search(self, query: str) -> str:
         """Find facts that hold a word."""
-        return "\n".join(self._passages.search(query, 2)) or "nothing found"
+        found = "\n".join(self._passages.search(query, 2)) or "nothing found"
+        self.said += f"\n{found}"
+        return found
 
     tools = (search,)
 
@@ -39,7 +42,8 @@ class LookupEnv(ToolEnv):
         facts = [f"{person} works for {boss}." for person, boss in zip(self.chain, self.chain[1:], strict=False)]
         facts += [f"{person} lives in {homes[person]}." for person in (self.chain[-1], *others)]
         self._passages, self.answer = Passages(rng.sample(facts, len(facts))), homes[self.chain[-1]]
-        return f"Where lives {'the boss of ' * (self.hops - 1)}{self.chain[0]}?"
+        self.said = f"Where lives {'the boss of ' * (self.hops - 1)}{self.chain[0]}?"
+        return self.said
 
     def score(self, answer: str) -> float:
         return float(answer == self.answer)
@@ -49,4 +53,6 @@ class LookupEnv(ToolEnv):
         return self.answer if self.turns >= self.hops else f'search("{self.chain[self.turns]}")'
 
     def random_action(self, rng: Random) -> str:
-        return rng.choice(TOWNS) if rng.random() < 0.3 else f'search("{rng.choice(NAMES)}")'
+        """Search for a word, or answer with it: any, or one that stands in the question or in an answer to it."""
+        word = rng.choice(re.findall("[A-Z][a-z]+", self.said)[1:] if rng.random() < 0.5 else NAMES + TOWNS)
+        return f'search("{word}")' if rng.random() < 0.6 else word

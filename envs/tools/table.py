@@ -1,5 +1,6 @@
 """A question on a CSV file, which Python in a sandbox answers."""
 
+import re
 from collections.abc import Mapping
 from random import Random
 from typing import Any
@@ -8,6 +9,8 @@ from earl.envs.tools.base import ToolEnv
 from earl.envs.tools.kit import Workspace
 
 KINDS = ("red", "blue", "green")
+FUNCTIONS = ("sum", "max", "min")
+PROGRAM = "print({}(int(x.split(',')[1]) for x in open('data.csv') if '{}' in x))"
 
 
 class TableEnv(Workspace, ToolEnv):
@@ -42,8 +45,11 @@ class TableEnv(Workspace, ToolEnv):
 
     def solve(self, rng: Random) -> str:
         del rng
-        program = f"print(sum(int(x[{len(self.kind) + 1}:]) for x in open('data.csv') if x[0] == '{self.kind[0]}'))"
-        return str(self.answer) if self.turns else f'python("{program}")'
+        return str(self.answer) if self.turns else f'python("{PROGRAM.format("sum", self.kind)}")'
 
     def random_action(self, rng: Random) -> str:
-        return f'python("print({rng.randint(0, 99)})")' if rng.random() < 0.2 else str(rng.randint(0, 9999))
+        """Any number of any kind by a program, and what it printed as the answer, or rarely any number at once. The
+        question is not read."""
+        if not self.told and rng.random() < 0.9:
+            return f'python("{PROGRAM.format(rng.choice(FUNCTIONS), rng.choice(KINDS))}")'
+        return self.told if re.fullmatch(self.answer_form, self.told) else str(rng.randint(0, 9999))

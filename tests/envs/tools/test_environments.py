@@ -41,6 +41,20 @@ def test_every_task_can_be_solved_by_its_tools(name, options):
         assert (reward, terminated, info["outcome"]) == (1.0, True, "win"), said
 
 
+@pytest.mark.parametrize(("name", "episodes"), [("lookup", 300), ("table", 9)])
+def test_random_play_knows_the_form_and_no_more(name, episodes):
+    env, rng, called, won = make(name), Random(0), 0, 0
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        while not (step := env.step(env.random_action(rng)))[2] and not step[3]:
+            called += step[4]["role"] == "tool"
+            assert "illegal" not in step[4] and "error" not in step[0]
+        won += step[1]
+    env.close()
+    # By guessing, a town of 12 is right in 8 % of the tasks; of 9 programs one fits a question.
+    assert called > episodes / 2 and won < episodes / 3
+
+
 def outcomes(info):
     return [(call.tool, call.fault) for call in info["tool_calls"]]
 
