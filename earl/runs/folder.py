@@ -65,7 +65,7 @@ def _bring_up_to_date(recipe: dict[str, Any]) -> None:
     if isinstance(placement := recipe.get("placement"), dict):
         placement.pop("transport", None)
     algorithm = recipe.get("algorithm")
-    if isinstance(algorithm, dict) and "clip" in algorithm:
+    if isinstance(algorithm, dict) and "clip" in algorithm and "options" not in algorithm:
         beside = {key: algorithm.pop(key, None) for key in ("clip", "gamma", "gae_lambda", "value_weight")}
         read = FORMER_OPTIONS.get(str(algorithm.get("name")), ())
         algorithm["options"] = {key: beside[key] for key in read if beside[key] is not None}

@@ -6,6 +6,7 @@ import re
 import string
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ def test_a_finished_run_has_every_section_filled(runs: Any) -> None:
     assert page.count("div", **{"class": "plot"}) == 19 + 4
     assert sum("data-table" in found for _, found in page.tags) == 19 + 4
     assert len(page.packed("figures")) == 19 + 4
+
+
+def test_every_table_counts_a_game_that_repeats_once(runs: Any) -> None:
+    folder = runs.run(final=False)
+    game = MatchResult("tictactoe", "random", 0, False, 200, 0.96, 0.0, 0.04, 0.0, 0.0)
+    once = replace(game, distinct_games=40, distinct_win=0.75, distinct_draw=0.05, distinct_loss=0.2)
+    with Store(folder.database) as store:
+        store.record_step(60, {}, {}, [once], "final")
+        store.event(60, "finished", "all steps done")
+    shown = section(write(folder), "results").replace("\N{NARROW NO-BREAK SPACE}", " ").replace(" ,", ",")
+    assert "40 distinct of 200 games" in shown
+    assert "win 75.0 %, draw 5.0 %, loss 20.0 %" in shown
+    assert "96.0 %" not in shown
 
 
 def test_sampled_results_have_intervals_and_exact_ones_leaves(runs: Any) -> None:
