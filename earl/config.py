@@ -144,6 +144,9 @@ class WarmStartConfig(Section):
     """Updates per pass over a step's episodes."""
     epochs: int = Field(1, ge=1)
     """Passes over a step's episodes; more than one pays where the teacher is slow."""
+    aggregate: bool = False
+    """A step learns from the episodes of the steps before it too (DAgger's union of data, Ross et al. 2011), in as many
+    times more minibatches: else what was learned from few of them is forgotten in the next step."""
     learning_rate: float = Field(2e-3, gt=0, le=1)
     """At the first step."""
     final_learning_rate: float | None = Field(None, ge=0, le=1)

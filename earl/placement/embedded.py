@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from earl.actions.pool import open_pool, own_cores, part_of
 from earl.agents.parser import parser
@@ -34,13 +33,10 @@ from earl.placement.fragment import RolloutFragment, with_opponents, world_of
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import Players, StepPipeline, in_order, share
 from earl.rollout.drivers import Completes, Greedy
-from earl.rollout.pack import pack, trajectories_of
+from earl.rollout.pack import OrderedRows, joined, pack, trajectories_of
 from earl.rollout.tasks import Draw, EpisodeFactory
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
 from earl.trajectory import Group, PlayedGroups, Task
-
-OrderedRows = tuple[Rows, NDArray[np.int64]]
-"""Rows, and the index of each row's episode [N] over all processes."""
 
 
 def groups_to_bytes(groups: Mapping[int, Group]) -> bytes:
@@ -72,16 +68,6 @@ def rows_from_bytes(data: bytes) -> OrderedRows:
         return Rows(**{field.name: arrays[field.name] for field in fields(Rows)}), arrays["order"]
 
 
-def joined(shares: Sequence[OrderedRows]) -> Rows:
-    """Rows of all processes in the order of their episodes; the result does not depend on the number of processes."""
-    order = np.argsort(np.concatenate([order for _, order in shares]), kind="stable")
-    parts, first = [], 0
-    for rows, _ in shares:
-        parts.append(replace(rows, turns=np.where(rows.turns >= 0, rows.turns + first, -1).astype(np.int32)))
-        first += rows.num_turns
-    return Rows.joined(parts).select(order)
-
-
 class PeerPlayers(Players):
     """One fragment in each of the processes of an embedded run; every process gets all groups."""
 
@@ -103,7 +89,7 @@ class PeerPlayers(Players):
 
     def demonstrate(self, tasks: Sequence[Task], seed: int, limit: int) -> Rows:
         own = self.fragment.demonstrate(share(tasks, *self._place), seed, limit)
-        return joined(self._peers.share(own, rows_to_bytes, rows_from_bytes))
+        return joined(self._peers.share(own, rows_to_bytes, rows_from_bytes))[0]
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
         own = self.fragment.evaluate([*share(matches, *self._place).values()])

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from earl import evaluation
 from earl.actions.pool import core_use, pool
@@ -26,7 +25,6 @@ from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import RUN, agent
 from earl.algorithms.registry import algorithm
-from earl.batch import Rows
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import load
@@ -40,7 +38,7 @@ from earl.recipe import build
 from earl.rollout.drivers import Completes, Greedy, Playable, Streams, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
-from earl.rollout.pack import by_seat, contexts, learnable, num_rows, pack
+from earl.rollout.pack import OrderedRows, by_seat, contexts, joined, learnable, num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
 from earl.runs.folder import open_existing
@@ -263,6 +261,7 @@ class RolloutFragment:
         self.world = world_of(config, tokenizer)
         self._shown = shown(config, self.world)
         self.sampler = sampler
+        self._kept: list[OrderedRows] = []  # demonstrations so far, where they are aggregated
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
         self._learnable = learnable(config, algorithm(config.algorithm.name, **config.algorithm.options))
 
@@ -272,6 +271,7 @@ class RolloutFragment:
         """Groups of episodes by their number in the step: of each slot its first task, and those after it as long as
         nothing can be learned of the one before. `slots` by number, see `Draw`; labelled: ask the teacher beside."""
         self.sampler.most_waves()  # forgets those of before
+        self._kept = []
         world, played = grown(self.world, self.config, step), dict[int, Group]()
         world = taught(world, self.config) if labelled else world
         first, left = 0, {**slots}
@@ -294,9 +294,18 @@ class RolloutFragment:
         starts = range(0, len(episodes), size)
         return {number: group_of(episodes[start : start + size]) for number, start in zip(tasks, starts, strict=True)}
 
-    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> tuple[Rows, NDArray[np.int64]]:
+    def demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> OrderedRows:
         """The teacher's rows for the tasks under a context limit of `limit`, or those of warm_start.data, and the task
-        number of each, [N]."""
+        number of each, [N]. With warm_start.aggregate a task is played once, and its rows are kept."""
+        known = {number for _, order in self._kept for number in order.tolist()}
+        new = {number: task for number, task in tasks.items() if number not in known}
+        rows = self._demonstrate(new, seed, limit)
+        if not self.config.warm_start.aggregate:
+            return rows
+        self._kept = [joined([*self._kept, rows])]
+        return self._kept[0]
+
+    def _demonstrate(self, tasks: Mapping[int, Task], seed: int, limit: int) -> OrderedRows:
         if self._shown:
             chosen = [self._shown[derive(seed, "data", number) % len(self._shown)] for number in tasks]
             played, labels = [trajectory for trajectory, _ in chosen], [own for _, own in chosen]

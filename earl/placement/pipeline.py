@@ -174,9 +174,10 @@ class StepPipeline:
         self._diverged: dict[str, float] = {}
 
     def demonstrations(self, step: int, limit: int | None = None) -> StoredTrajectories:
-        seed = self._seed("demonstrate", step)
-        tasks = draw_tasks(opponents(self.config, taught=True), self.config.warm_start.episodes, seed)
-        return self.players.demonstrate(tasks, seed, limit or self._limit)
+        warm, shares = self.config.warm_start, opponents(self.config, taught=True)
+        seeds = [self._seed("demonstrate", own) for own in range(1 if warm.aggregate else step, step + 1)]
+        tasks = [task for seed in seeds for task in draw_tasks(shares, warm.episodes, seed)]
+        return self.players.demonstrate(tasks, seeds[0], limit or self._limit)
 
     def dispatch_taught(self, rows: StoredTrajectories, step: int) -> Any:
         update = self._imitation(step)
@@ -192,7 +193,8 @@ class StepPipeline:
     def _imitation(self, step: int) -> Update:
         warm = self.config.warm_start
         rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
-        return Update(rate, 0.0, 0.0, warm.minibatches, warm.epochs, self._seed("order", step))
+        minibatches = warm.minibatches * (step if warm.aggregate else 1)
+        return Update(rate, 0.0, 0.0, minibatches, warm.epochs, self._seed("order", step))
 
     def rollout(self, step: int, pool: OpponentPool = EMPTY) -> PlayedGroups:
         return by_seat(self.players.play(draw(self.config, step, pool)))

@@ -47,6 +47,20 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
     return Rows.joined(parts)
 
 
+OrderedRows = tuple[Rows, NDArray[np.int64]]
+"""Rows, and the index of each row's episode [N] over all processes."""
+
+
+def joined(shares: Sequence[OrderedRows]) -> OrderedRows:
+    """All rows in the order of their episodes; the result does not depend on how these were shared out."""
+    numbers = np.concatenate([order for _, order in shares])
+    order, parts, first = np.argsort(numbers, kind="stable"), [], 0
+    for rows, _ in shares:
+        parts.append(replace(rows, turns=np.where(rows.turns >= 0, rows.turns + first, -1).astype(np.int32)))
+        first += rows.num_turns
+    return Rows.joined(parts).select(order), numbers[order]
+
+
 def complete(rows: Rows, advantages: Advantages, reference: NDArray[np.float32] | None) -> Batch:
     """The batch of `rows` with advantages, returns and values of all turns of the step, and per-token reference
     log-probs [T]. By token, there is a value before every sampled token."""

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.placement.embedded import embedded, joined, rows_from_bytes, rows_to_bytes
+from earl.placement.embedded import embedded, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
-from earl.rollout.pack import Learnable, trajectories_of
+from earl.rollout.pack import Learnable, joined, trajectories_of
 from earl.trajectory import Author, Group, StopReason
 
 torch.set_num_threads(1)
@@ -142,13 +142,29 @@ def test_the_schedules_end_with_the_run(placement):
     assert (last["learning_rate"], last["entropy_weight"]) == (pytest.approx(1e-4), 0.0)
 
 
+def test_an_aggregating_warm_start_shows_the_episodes_of_all_steps_so_far(placement, monkeypatch):
+    lesson = {"aggregate": True, "episodes": 6, "minibatches": 2}
+    placed = placement(warm_start=lesson)
+    first, both = placed.demonstrations(1), placed.demonstrations(2)
+    assert columns(first) == columns(placement(warm_start={**lesson, "aggregate": False}).demonstrations(1))
+    assert columns(both.select(np.arange(first.num_rows))) == columns(first)
+    later = both.select(np.arange(first.num_rows, both.num_rows))
+    assert later.num_rows and later.tokens.tolist() != first.tokens.tolist()
+    assert columns(placed.demonstrations(2)) == columns(both)  # as after a failure for want of memory
+    assert columns(placement(warm_start=lesson).demonstrations(2)) == columns(both)  # as in a run that is resumed
+    asked = []
+    monkeypatch.setattr(placed.learner, "update", lambda *given: asked.append(given[2].minibatches) or {})
+    placed.imitate(placed.dispatch_taught(both, 2), both.num_turns, 2)
+    assert asked == [4]  # twice as many minibatches of twice as many episodes
+
+
 def test_rows_survive_the_way_between_processes(placement):
     rows = placement().demonstrations(1)
     order = np.arange(rows.num_rows)
     again, same = rows_from_bytes(rows_to_bytes((rows, order)))
     assert columns(again) == columns(rows)
     assert same.tolist() == order.tolist()
-    whole = joined([(rows, order), (again, order + rows.num_rows)])
+    whole, _ = joined([(rows, order), (again, order + rows.num_rows)])
     turns = int(rows.turns.max()) + 1
     assert whole.turns[whole.value_mask].tolist() == list(range(2 * turns))
     assert whole.tokens.tolist() == rows.tokens.tolist() * 2
@@ -158,7 +174,7 @@ def test_rows_of_all_processes_stand_in_the_order_of_their_episodes(placement):
     rows = placement(agent={"history": "board_only"}).demonstrations(1)
     # Episodes 0 and 1 of one row each, played by processes 1 and 0; then episode 2 of two rows by process 1.
     first, second = rows.select(np.array([1])), rows.select(np.array([0, 2, 3]))
-    whole = joined([(first, np.array([1])), (second, np.array([0, 2, 2]))])
+    whole, _ = joined([(first, np.array([1])), (second, np.array([0, 2, 2]))])
     assert columns(whole)["tokens"] == columns(rows.select(np.arange(4)))["tokens"]
 
 
