@@ -18,16 +18,12 @@ from earl.envs.games.base import State
 from earl.envs.games.connect4 import COLUMNS, legal, play
 
 
-def sides(state: State) -> tuple[int, int]:
-    return (state.second, state.first) if state.player else (state.first, state.second)
-
-
 def positions(plies: int) -> list[list[State]]:
     """Those in which the game goes on, by the number of stones; of mirror images one."""
     levels = [[State()]]
     for _ in range(plies):
         after = [play(state, move) for state in levels[-1] for move in legal(state)]
-        levels.append(list({solver.mixed_key(*sides(state)): state for state in after if legal(state)}.values()))
+        levels.append(list({solver.mixed_key(*solver.sides(state)): state for state in after if legal(state)}.values()))
     return levels
 
 
@@ -62,7 +58,7 @@ def main() -> None:
     for plies, level in reversed(list(enumerate(positions(options.plies)))):
         solved = 0
         while solved < len(level) and time.monotonic() < end:
-            solver.solve(*sides(level[solved]), table, nodes)
+            solver.solve(*solver.sides(level[solved]), solver.HIGHEST, 0, table, nodes)
             solved += 1
         print(f"{solved} of {len(level)} positions of {plies} plies, {nodes[0]:,} nodes", flush=True)
     solver.write_book(entries(table, options.entries, least=12), options.out)

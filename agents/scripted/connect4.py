@@ -297,17 +297,20 @@ def bit_length(number: int) -> int:
 
 
 @compiled
-def solve(own: int, other: int, table: Integers, nodes: Integers) -> int:
-    """The score of any position that can be reached. The window is halved from the sign on."""
+def solve(own: int, other: int, most: int, guess: int, table: Integers, nodes: Integers) -> int:
+    """The score of any position that can be reached, exact below `most`, else a bound of it. Windows of one point begin
+    at `guess` (MTD(f), Plaat et al. 1996)."""
     occupied, stones = own | other, count(own | other)
     if has_four(other):
         return -((CELLS + 2 - stones) // 2)
     if completing(own, occupied) & occupied + BOTTOM:
         return (CELLS + 1 - stones) // 2
-    mine, theirs, reached, score, known = settle(own, other, stones, -HIGHEST, HIGHEST)
+    mine, theirs, reached, score, known = settle(own, other, stones, -HIGHEST, most)
     if not known:
         children = np.empty((CELLS, COLUMNS, 4), np.int64)
-        lower, upper = -HIGHEST, HIGHEST
+        lower, upper, score = -HIGHEST, most, guess
+        if (reached - stones) & 1:
+            lower, upper, score = -most, HIGHEST, -guess
         while lower < upper:
             window = max(score, lower + 1)
             score = search(mine, theirs, reached, window - 1, window, table, children, nodes)
@@ -316,6 +319,26 @@ def solve(own: int, other: int, table: Integers, nodes: Integers) -> int:
             else:
                 lower = score
     return -score if (reached - stones) & 1 else score
+
+
+@compiled
+def best_columns(own: int, other: int, table: Integers, nodes: Integers) -> int:
+    """The moves of the highest score, a bit for each column. Of a move that is worse than one before it, no more is
+    asked."""
+    best, chosen, occupied = -HIGHEST, 0, own | other
+    for column in (3, 2, 4, 1, 5, 0, 6):
+        move = occupied + BOTTOM & COLUMN << 7 * column
+        if move == 0:
+            continue
+        if chosen:
+            score = -solve(other, own | move, 1 - best, 1 - best, table, nodes)
+        else:
+            score = -solve(other, own | move, HIGHEST, 0, table, nodes)
+        if score > best:
+            best, chosen = score, 0
+        if score == best:
+            chosen |= 1 << column
+    return chosen
 
 
 # The book: positions, and what is known of them.
@@ -345,8 +368,18 @@ def _table() -> Integers:
 
 
 def score(state: State) -> int:
-    own, other = (state.second, state.first) if state.player else state
-    return int(solve(own, other, _table(), np.zeros(1, np.int64)))
+    return int(solve(*sides(state), HIGHEST, 0, _table(), np.zeros(1, np.int64)))
+
+
+def soonest(state: State) -> tuple[int, ...]:
+    """The moves that win soonest, else draw, else lose latest."""
+    columns = int(best_columns(*sides(state), _table(), np.zeros(1, np.int64)))
+    return tuple(column for column in range(COLUMNS) if columns >> column & 1)
+
+
+def sides(state: State) -> tuple[int, int]:
+    """The stones of the player to move, and of the other one."""
+    return (state.second, state.first) if state.player else (state.first, state.second)
 
 
 def outcome(game: Game, state: State) -> Solution:

@@ -88,6 +88,10 @@ class Game:
     stones: Callable[[int, int, int], Any] = stones_alone
     """The state of two bitboards and the player to move."""
 
+    canonical: bool = False
+    """Whether both seats are shown their own stones by the first mark and the other's by the second: what one seat
+    learns of stones then holds for the other (the canonical form of AlphaZero's boards)."""
+
     deals: tuple[tuple[Any, float], ...] = ((State(), 1.0),)
     """The states that a game begins with, and the probability of each: all that is dealt in a game, now or later."""
     sees: Callable[[Any, int], str] | None = None
@@ -113,7 +117,10 @@ class Game:
 
     def seen(self, state: Any, seat: int) -> str:
         """What a seat is told of a state."""
-        return self.sees(state, seat) if self.sees else f"{self.marks[seat]} {self.render(state)}"
+        return self.sees(state, seat) if self.sees else f"{self.marks[seat]} {self.render(self._turned(state, seat))}"
+
+    def _turned(self, state: Any, seat: int) -> Any:
+        return self.stones(state.second, state.first, 1 - state.player) if self.canonical and seat else state
 
     def gain(self, state: Any, seat: int) -> float:
         """What the end is worth to a seat."""
@@ -125,16 +132,16 @@ class Game:
     def over(self, state: Any) -> bool:
         return not self.legal(state)
 
-    def read(self, text: str, player: int = 0) -> Any:
-        """Invert `render`; None if `text` is not a rendered position. The player to move, where stones do not tell."""
+    def read(self, text: str, seat: int = 0) -> Any:
+        """The state that a seat, whose turn it is, is shown as `text`; None if this is not a rendered position."""
         rows, columns = self.size
         lines = text.split("\n")
         if not rows or len(lines) != rows or any(len(line) != columns for line in lines):
             return None
         cells = [(mark, self.stone(row, c)) for row, line in enumerate(lines) for c, mark in enumerate(line)]
         first, second = (sum(stone for mark, stone in cells if mark == own) for own in self.marks)
-        state = self.stones(first, second, player)
-        return state if self.render(state) == text else None
+        state = self._turned(self.stones(first, second, seat), seat)
+        return state if self.render(self._turned(state, seat)) == text else None
 
     def cells(self, state: Any) -> tuple[tuple[str, ...], ...]:
         lines = self.render(state).split("\n")

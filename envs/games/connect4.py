@@ -7,6 +7,7 @@ never touch a neighbour:
      0  7 14 21 28 35 42      bottom row
 """
 
+from dataclasses import replace
 from functools import cache
 
 from earl.envs.games.base import Game, Player, State
@@ -129,5 +130,19 @@ CONNECT4 = Game(
 )
 
 
-def connect4(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    return BoardGameEnv(CONNECT4, seat, opponent, draw_reward)
+CANONICAL = replace(
+    CONNECT4,
+    canonical=True,
+    instructions=CONNECT4.instructions.replace(
+        "your mark, then the board, top row first: X and O are stones,",
+        "which player you are, then the board, top row first: X are your own stones, whichever player you are, O "
+        "those of the other one,",
+    ),
+)
+
+
+def connect4(
+    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, canonical: bool = False
+) -> BoardGameEnv:
+    """canonical: both seats see their own stones as X."""
+    return BoardGameEnv(CANONICAL if canonical else CONNECT4, seat, opponent, draw_reward)

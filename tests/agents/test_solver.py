@@ -71,6 +71,13 @@ def test_the_openings_have_their_known_values():
     assert [end.plies for end in ends.values()] == [40, 42, 42, 41, 42, 42, 40]
 
 
+def test_the_best_moves_are_those_of_the_highest_score():
+    for state in [state for state in drawn(300, seed=5) if 16 <= (state.first | state.second).bit_count() < 41]:
+        ends = perfect.solved(CONNECT4, state)
+        best = max(end.rank for end in ends.values())
+        assert connect4.soonest(state) == tuple(move for move, end in ends.items() if end.rank == best)
+
+
 def test_solutions_are_those_of_plain_search():
     for state in [state for state in drawn(200, seed=3) if (state.first | state.second).bit_count() > 32]:
         assert connect4.outcome(CONNECT4, state) == plain(CONNECT4, state)
@@ -84,8 +91,11 @@ def test_what_the_table_forgets_is_found_again():
     shared, nodes = connect4.new_table(21), np.zeros(1, np.int64)
     for state, _ in FACTS[:60:3]:
         own, other = (state.second, state.first) if state.player else state
-        alone = connect4.solve(own, other, connect4.new_table(21), nodes)
-        assert connect4.solve(own, other, shared, nodes) == connect4.solve(own, other, shared, nodes) == alone
+        alone, first, again = (
+            connect4.solve(own, other, connect4.HIGHEST, 0, table, nodes)
+            for table in (connect4.new_table(21), shared, shared)
+        )
+        assert alone == first == again
 
 
 def test_mirror_images_have_one_key_and_other_positions_another():
@@ -122,7 +132,7 @@ def test_the_book_says_nothing_that_search_denies():
     for key in late:
         lower, upper = connect4.bounds(table, key)
         assert (lower, upper) != (-connect4.HIGHEST, connect4.HIGHEST)
-        assert lower <= connect4.solve(*position(key), connect4.new_table(21), nodes) <= upper
+        assert lower <= connect4.solve(*position(key), connect4.HIGHEST, 0, connect4.new_table(21), nodes) <= upper
 
 
 @pytest.mark.parametrize("moves", ["8", "4444444", "12121212"])
