@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from earl.envs.games import connect4
 from earl.envs.games.base import State
-from earl.envs.games.connect4 import CONNECT4
+from earl.envs.games.connect4 import CANONICAL, CONNECT4
+from earl.envs.registry import make
 
 DIRECTIONS = [(0, 1), (1, 0), (1, 1), (1, -1)]
 
@@ -54,6 +55,30 @@ def test_renders_rows_from_the_top():
     for move in (3, 3, 0):
         state = CONNECT4.play(state, move)
     assert CONNECT4.render(state) == ".......\n.......\n.......\n.......\n...O...\nX..X..."
+
+
+@given(st.lists(st.integers(0, 6), max_size=42))
+def test_a_canonical_board_shows_own_stones_as_x_to_both_seats(drops):
+    state = State()
+    for move in drops:
+        state = CONNECT4.play(state, move) if move in CONNECT4.legal(state) else state
+    board = CONNECT4.render(state)
+    turned = board.translate({ord("X"): "O", ord("O"): "X"})
+    assert [CANONICAL.seen(state, seat) for seat in (0, 1)] == [f"X {board}", f"O {turned}"]
+    assert CANONICAL.read((board, turned)[state.player], state.player) == state
+    assert CANONICAL.read(board.replace(".", "?"), 0) is None
+
+
+def test_a_picture_of_a_canonical_board_has_the_marks_of_the_players():
+    env = make("connect4", seat=1, canonical=True)
+    env.begin(0)
+    for action in ("4", "4", "1"):
+        env.move(action)
+    observation, *_ = env.seen_by(1)
+    assert observation.endswith("...X...\nO..O...")
+    drawn = env.draw(observation, "2")
+    assert drawn.cells[-1] == ("X", "O", "", "X", "", "", "")
+    assert drawn.marked == (5, 1)
 
 
 def test_stone_names_the_cell_that_is_rendered():
