@@ -114,7 +114,7 @@ class Players(Protocol):
 
     def restore(self, folder: Path) -> None:
         """Continue from a snapshot; all other groups are dropped. Here there are none."""
-        del folder
+        return
 
 
 class LearnerBackend(Protocol):
@@ -167,7 +167,7 @@ class StepPipeline:
         self.config, self.world, self.shape = config, world, shape
         self.learner, self.players = learner, players
         self.algorithm = algorithm(config.algorithm.name, **config.algorithm.options)
-        self._learnable = learnable(config, self.algorithm)
+        self._learnable = learnable(config)
         self._limit = config.context.first_limit
         self._laid = config
         self._version = 0
