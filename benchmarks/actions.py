@@ -196,9 +196,8 @@ def _on_cells(widths: tuple[int, ...]) -> Arm:
     return arm
 
 
-def _own_cells(share: float) -> tuple[Route, int]:
+def _own_cells(_share: float) -> tuple[Route, int]:
     """Every teacher has four devices."""
-    del share
     own = {
         f"teacher {number}": ActionQueue({"devices": 4}, {f"teacher {number}": ToolCost("devices", (4,))})
         for number in range(TEACHERS)

@@ -142,7 +142,7 @@ class RandomWeights:
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         self._device = device
 
-    def read(self, name: str, wanted: Box) -> Tensor:  # noqa: ARG002
+    def read(self, name: str, wanted: Box) -> Tensor:
         return torch.randn(wanted.shape, device=self._device) * STD
 
 

@@ -349,9 +349,8 @@ def score(state: State) -> int:
     return int(solve(own, other, _table(), np.zeros(1, np.int64)))
 
 
-def outcome(game: Game, state: State) -> Solution:
+def outcome(_game: Game, state: State) -> Solution:
     """What best play comes to; a full board is as far away as the cells that are empty."""
-    del game
     stones, worth = (state.first | state.second).bit_count(), score(state)
     if worth == 0:
         return Solution(0, CELLS - stones)

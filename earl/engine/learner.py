@@ -183,7 +183,7 @@ class Learner:
         """Not measured: the sampler uses memory of the same process."""
         return {}
 
-    def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:  # noqa: ARG002
+    def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:
         """The rows as the other methods want them; here they are local already."""
         return rows
 

@@ -139,7 +139,6 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         return self.observation_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        del seed, options
         self.agents = list(AGENTS)
         self.state_of_game = self.game.deals[0][0]
         self.rewards = dict.fromkeys(AGENTS, 0.0)

@@ -31,23 +31,19 @@ class State(NamedTuple):
         return State(self.first, self.second | stone) if self.player else State(self.first | stone, self.second)
 
 
-def no_moves(state: Any, player: int) -> tuple[int, ...]:
-    del state, player
+def no_moves(_state: Any, _player: int) -> tuple[int, ...]:
     return ()
 
 
-def no_board(state: Any) -> str:
-    del state
+def no_board(_state: Any) -> str:
     return ""
 
 
-def no_stone(row: int, column: int) -> int:
-    del row, column
+def no_stone(_row: int, _column: int) -> int:
     return 0
 
 
-def stones_alone(first: int, second: int, player: int) -> State:
-    del player
+def stones_alone(first: int, second: int, _player: int) -> State:
     return State(first, second)
 
 

@@ -181,7 +181,6 @@ class SharedSeat(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """What this seat sees of the game as it stands."""
-        del seed, options
         observation, *_, info = self.board.seen_by(self.seat)
         return observation, info
 

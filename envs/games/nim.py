@@ -42,9 +42,8 @@ def nim_game(heaps: tuple[int, ...]) -> Game:
         left[heap] -= taken
         return Heaps(tuple(left), state.plies + 1)
 
-    def promise(state: Heaps, player: int) -> int:
+    def promise(_state: Heaps, _player: int) -> int:
         """Nothing: search sees the end, or knows nothing."""
-        del state, player
         return 0
 
     return Game(
