@@ -49,6 +49,7 @@ from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
 from earl.errors import EarlError
 from earl.parallel.layout import Box
+from earl.parallel.memory import Known
 from earl.parallel.memory import known as known_model
 from earl.parallel.traced import Exchange, StageTrace, Trace, TracedStage, TraceJob
 from earl.rollout.synthetic import SyntheticEpisodes, advantages_of, rows_of
@@ -363,6 +364,11 @@ def described(model: str) -> Any:
     found = known_model(model)
     if found is None or Path(model).exists():
         return AutoConfig.from_pretrained(folder_of(model, weights=False), **CLOSED)
+    return AutoConfig.for_model(**words_of(found))
+
+
+def words_of(found: Known) -> dict[str, Any]:
+    """A model of the catalogue in the words of `transformers`."""
     shape = found.shape
     width = shape.intermediate // shape.experts_per_token
     mixture = {
@@ -371,8 +377,8 @@ def described(model: str) -> Any:
         "num_experts_per_tok": shape.experts_per_token,
         "moe_intermediate_size": width,
     }
-    return AutoConfig.for_model(
-        found.type,
+    return dict(
+        model_type=found.type,
         hidden_size=shape.hidden,
         intermediate_size=width,
         num_hidden_layers=shape.layers,
