@@ -121,16 +121,13 @@ def factory(adapter: Callable[..., object], name: str, players: int) -> Callable
     """What makes an environment of `players`; two have the options `seat` and `opponent`. Others go to the library.
     Raises EarlError for three or more."""
 
-    def made(options: dict[str, Any]) -> object:
+    def made(**options: Any) -> object:
         with translated(lambda fault: f"{name!r} cannot be made with {options}: {fault}; mend them or install it"):
             return adapter(name, **options)
 
-    def alone(**options: Any) -> object:
-        return made(options)
-
     def seated(seat: int = 0, opponent: Mover | None = None, **options: Any) -> object:
-        return made({"seat": seat, "opponent": opponent, **options})
+        return made(seat=seat, opponent=opponent, **options)
 
     if players > 2:
         raise EarlError(f"{name!r} is for {players} players; choose one for one or two")
-    return seated if players == 2 else alone
+    return seated if players == 2 else made
