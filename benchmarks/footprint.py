@@ -134,21 +134,16 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
     if case.stage == "sample":
         longest = case.tokens + case.new_tokens - 1  # the last token of a reply is not fed
         return slot_bytes(shape, Sampling(case.contexts, case.tokens, longest, on_host=host))
+    same = ("tp", "cp", "ep", "replicas", "tokens", "reference", "learned")
     training = Training(
+        **{name: getattr(case, name) for name in same},
         dp=max(1, case.dp),
-        tp=case.tp,
-        cp=case.cp,
-        ep=case.ep,
-        replicas=case.replicas,
-        tokens=case.tokens,
         float_bytes=2 if case.learner.get("dtype") == "bfloat16" else 4,
         recompute=case.learner.get("recompute", False),
         offload=case.learner.get("offload", False),
         lora_rank=case.learner.get("lora_rank", 0),
-        reference=case.reference,
         whole=not case.dp,
         on_host=host,
-        learned=case.learned,
         accumulated=case.micro_batches > 1,
         ragged=case.rows > 1,
     )

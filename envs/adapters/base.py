@@ -47,9 +47,9 @@ class Adapted(ForeignEnv, ABC):
     def observation(self) -> str:
         """What the player to move sees; after the end, what this seat sees."""
 
-    @abstractmethod
     def total(self) -> float:
-        """The rewards of this seat so far."""
+        """The rewards of this seat so far: what `apply` has added up, unless the library does."""
+        return self._total
 
     def actions(self) -> tuple[str, ...]:
         """What `legal` becomes when a turn begins."""
@@ -76,6 +76,7 @@ class Adapted(ForeignEnv, ABC):
         self._draw = draws(self._opponent_seed ^ OPPONENT).__next__
         self._rng = None
         self.over = self.truncated = False
+        self._total = 0.0
         self.begin(own & 0x7FFFFFFF)
         self._given = 0.0
         self._go_on()
