@@ -318,9 +318,8 @@ def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) ->
 
 def _update(config: Config) -> Update:
     """One optimizer step."""
-    own = config.algorithm
-    rate = config.learner.learning_rate
-    return Update(rate, own.entropy, own.loss_kl, 1, 1, 0, own.correction, own.correction_cap, own.kl_estimator)
+    made = Update.of(config, config.learner.learning_rate, config.algorithm.entropy, 0)
+    return replace(made, minibatches=1, epochs=1)
 
 
 def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:

@@ -282,17 +282,11 @@ class StepPipeline:
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps
-        return Update(
-            learning_rate=learning_rate(config.learner, step, steps),
-            entropy=entropy_weight(config.algorithm, config.learner, step, steps),
-            kl=config.algorithm.loss_kl,
-            minibatches=config.learner.minibatches,
-            epochs=config.learner.epochs,
-            seed=self._seed("order", "rl", step),
-            correction=config.algorithm.correction,
-            correction_cap=config.algorithm.correction_cap,
-            correction_excess=config.algorithm.correction_excess,
-            kl_estimator=config.algorithm.kl_estimator,
+        return Update.of(
+            config,
+            learning_rate(config.learner, step, steps),
+            entropy_weight(config.algorithm, config.learner, step, steps),
+            self._seed("order", "rl", step),
             renews_reference=step % (config.algorithm.reset_reference or step + 1) == 0,
             takes_average=config.learner.ema > 0 and step == steps,
         )
