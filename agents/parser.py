@@ -27,6 +27,7 @@ from earl.errors import EarlError
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
+CALLS = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
 MATCH_SECONDS = 1.0
 """What a pattern may take for a reply."""
 
@@ -89,11 +90,6 @@ class ActionParser:
         return before + self.written(action) + after
 
 
-def _lines(text: str) -> Iterator[str]:
-    lines = text.strip().splitlines()
-    yield lines[-1].strip() if lines else ""
-
-
 def _boxes(text: str) -> Iterator[str]:
     opened: list[int] = []
     found: list[tuple[int, int]] = []
@@ -105,10 +101,6 @@ def _boxes(text: str) -> Iterator[str]:
                 found.pop()
             found.append((start, brace.start()))
     yield from (text[start:end].strip() for start, end in found)
-
-
-def _calls(text: str) -> Iterator[str]:
-    yield from re.findall(r"<tool_call>.*?</tool_call>", text, re.DOTALL) or [text.strip()]
 
 
 def _between(tag: str) -> Callable[[str], Iterator[str]]:
@@ -168,9 +160,9 @@ def _own(name: str) -> ActionParser:
 
 PLAIN = {
     "exact": ActionParser(lambda text: iter([text]), "{}"),
-    "last_line": ActionParser(_lines, "{}"),
+    "last_line": ActionParser(lambda text: iter([(text.strip().splitlines() or [""])[-1].strip()]), "{}"),
     "boxed": ActionParser(_boxes, "\\boxed{{{}}}"),
-    "tool_call": ActionParser(_calls, "{}"),
+    "tool_call": ActionParser(lambda text: iter(CALLS.findall(text) or [text.strip()]), "{}"),
 }
 KINDS = (*PLAIN, "tag:NAME", "regex:PATTERN", "json:FIELD", "MODULE:NAME")
 

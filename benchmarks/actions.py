@@ -196,9 +196,8 @@ def _on_cells(widths: tuple[int, ...]) -> Arm:
     return arm
 
 
-def _own_cells(share: float) -> tuple[Route, int]:
+def _own_cells(_share: float) -> tuple[Route, int]:
     """Every teacher has four devices."""
-    del share
     own = {
         f"teacher {number}": ActionQueue({"devices": 4}, {f"teacher {number}": ToolCost("devices", (4,))})
         for number in range(TEACHERS)
@@ -339,15 +338,10 @@ def _real(episodes: int, seed: int) -> dict[str, Any]:
     """A step of episodes that each call Python twice, where sandboxes have a core while they run, and where an episode
     holds one from its beginning to its end."""
     ways = {"per_action": episodes, "per_trajectory": len(pool().cores)}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    results: dict[str, list[Any]] = {}
-    for _ in range(3):
-        for name, at_once in ways.items():
-            began = perf_counter()
-            results[name] = _step(episodes, at_once, seed)
-            seconds[name].append(perf_counter() - began)
+    steps = [{name: _step(episodes, at_once, seed) for name, at_once in ways.items()} for _ in range(3)]
+    results = {name: told for name, (_, told) in steps[-1].items()}
     calls = [call for told in results["per_action"] for *_, info in told for call in info.get("tool_calls", ())]
-    middle = {name: median(own) for name, own in seconds.items()}
+    middle = {name: median(step[name][0] for step in steps) for name in ways}
     waits = _overhead()
     return {
         "episodes": episodes,
@@ -370,9 +364,9 @@ def _overhead(calls: int = 500) -> float:
     return 1000 * (perf_counter() - began) / calls
 
 
-def _step(episodes: int, at_once: int, seed: int) -> list[Any]:
-    """What each episode was told. at_once: how many are played together."""
-    told = []
+def _step(episodes: int, at_once: int, seed: int) -> tuple[float, list[Any]]:
+    """Seconds, and what each episode was told. at_once: how many are played together."""
+    began, told = perf_counter(), []
     with ThreadPoolExecutor(THREADS) as threads:
         for first in range(0, episodes, at_once):
             envs = [TableEnv(rows=50) for _ in range(first, min(episodes, first + at_once))]
@@ -385,4 +379,4 @@ def _step(episodes: int, at_once: int, seed: int) -> list[Any]:
             for env in envs:
                 env.close()
             told += said
-    return told
+    return perf_counter() - began, told

@@ -9,7 +9,6 @@ more (GIVE_BACK in `earl/engine/heap.py`). By default it keeps blocks of up to 3
 where tensors were 245 MiB (the case "qwen3, kept").
 """
 
-import ctypes
 import gc
 import json
 import os
@@ -43,6 +42,7 @@ from earl.parallel.footprint import LearnerBytes, Training, forward_bytes, learn
 from earl.parallel.layout import Layout
 from earl.parallel.memory import ModelShape, Sampling, SlotBytes, slot_bytes
 from earl.placement.peers import Peers
+from earl.placement.ray.memory_budget import OWN, RESET_PEAK, status_bytes, trim
 from earl.recipe import load_toml
 from earl.trajectory import Prompt
 
@@ -134,21 +134,16 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
     if case.stage == "sample":
         longest = case.tokens + case.new_tokens - 1  # the last token of a reply is not fed
         return slot_bytes(shape, Sampling(case.contexts, case.tokens, longest, on_host=host))
+    same = ("tp", "cp", "ep", "replicas", "tokens", "reference", "learned")
     training = Training(
+        **{name: getattr(case, name) for name in same},
         dp=max(1, case.dp),
-        tp=case.tp,
-        cp=case.cp,
-        ep=case.ep,
-        replicas=case.replicas,
-        tokens=case.tokens,
         float_bytes=2 if case.learner.get("dtype") == "bfloat16" else 4,
         recompute=case.learner.get("recompute", False),
         offload=case.learner.get("offload", False),
         lora_rank=case.learner.get("lora_rank", 0),
-        reference=case.reference,
         whole=not case.dp,
         on_host=host,
-        learned=case.learned,
         accumulated=case.micro_batches > 1,
         ragged=case.rows > 1,
     )
@@ -196,9 +191,9 @@ def occupied(case: MemoryCase, mesh: Mesh | None) -> tuple[int, int]:
         torch.cuda.reset_peak_memory_stats()
         run()
         return before, torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark to current memory
+    (OWN / "clear_refs").write_text(RESET_PEAK)
     run()
-    return before, resident("VmHWM") - before
+    return before, status_bytes("VmHWM") - before
 
 
 def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
@@ -217,17 +212,12 @@ def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
     return lambda: learner.logprobs(full, reference=case.stage == "reference")
 
 
-def resident(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key + ":"))
-
-
 def _settled() -> int:
     gc.collect()
     if torch.cuda.is_available():
         return torch.cuda.memory_allocated()
-    ctypes.CDLL(None).malloc_trim(0)
-    return resident("VmRSS")
+    trim()
+    return status_bytes("VmRSS")
 
 
 def _little(model: dict[str, Any]) -> dict[str, Any]:

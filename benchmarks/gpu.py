@@ -27,6 +27,7 @@ from earl.engine.model import Policy, character_tokenizer, meta_model, tensors_o
 from earl.engine.sampler import Sampler
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
+from earl.engine.trace import words_of
 from earl.engine.vllm.device import device as vllm_device
 from earl.engine.vllm.device import require_vllm
 from earl.errors import EarlError
@@ -43,12 +44,6 @@ UPDATES = 3  # that count, after one that does not
 FULLEST = 0.9  # share of the device's memory that a learner is predicted to take at most
 SHARE = 0.6  # of the device's memory for the engine: beside it lie the weights that it is handed
 STD = 0.02
-WORDS = {
-    **{"hidden_size": "hidden", "num_hidden_layers": "layers", "intermediate_size": "intermediate"},
-    **{"num_attention_heads": "heads", "num_key_value_heads": "kv_heads", "head_dim": "head_dim"},
-    **{"vocab_size": "vocab", "tie_word_embeddings": "tied"},
-}
-"""What `transformers` calls the fields of a shape."""
 
 
 def run(shapes: Sequence[str] = (), table: Path | None = None) -> dict[str, Any]:
@@ -98,8 +93,7 @@ def model_of(name: str) -> dict[str, Any]:
     """A model of the catalogue in the words of `transformers`. Raises EarlError when it is not there."""
     if (found := known(name)) is None:
         raise EarlError(f"{name!r} is no model of the catalogue; take one such as {SHAPES[0]}")
-    words = {word: getattr(found.shape, name) for word, name in WORDS.items()}
-    return {"model_type": found.type, **words}
+    return words_of(found)
 
 
 # Rollout, and what it takes to put an engine to sleep and to give it new weights.
@@ -142,7 +136,7 @@ class RandomWeights:
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors_once(model).items()}
         self._device = device
 
-    def read(self, name: str, wanted: Box) -> Tensor:  # noqa: ARG002
+    def read(self, name: str, wanted: Box) -> Tensor:
         return torch.randn(wanted.shape, device=self._device) * STD
 
 

@@ -12,6 +12,7 @@ from earl.benchmarks.repeats import interval
 from earl.benchmarks.training import ASIDE, recipe, trained
 from earl.config import Config
 from earl.errors import EarlError, unknown
+from earl.matches import by_opponent, mean_over_seats
 from earl.preflight import preflight
 from earl.recipe import build, override
 from earl.runs.store import Numbers, read_numbers
@@ -105,20 +106,10 @@ def course_of(numbers: Numbers, warm: int) -> list[Reached]:
     points, spent = [], 0.0
     for step in range(warm + 1, (numbers.last_step or 0) + 1):
         spent += sum(dict(own).get(step, 0.0) for stage, own in numbers.timings.items() if stage not in ASIDE)
-        found = {
-            name: [
-                one.result
-                for one in numbers.matches
-                if (one.step, one.phase, one.result.opponent) == (step, "train", name)
-            ]
-            for name in ("perfect", "random")
-        }
-        if all(found.values()):
-            lost, won = (
-                sum(getattr(one, what) for one in found[name]) / len(found[name])
-                for name, what in (("perfect", "loss"), ("random", "win"))
-            )
-            points.append(Reached(1 - lost, won, spent))
+        met = by_opponent(one.result for one in numbers.matches if (one.step, one.phase) == (step, "train"))
+        means = {opponent: mean_over_seats(own) for (opponent, _), own in met.items()}
+        if means.keys() >= {"perfect", "random"}:
+            points.append(Reached(1 - means["perfect"].loss, means["random"].win, spent))
     return points
 
 

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,32 +32,19 @@ from earl.envs import registry
 from earl.errors import EarlError
 from earl.observer import RecordedStep
 from earl.placement.embedded import judge
-from earl.recipe import build, override
+from earl.recipe import build, load_toml, override
 from earl.rollout.tasks import draw
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.store import read_numbers
 from earl.trajectory import Group, Outcome, StopReason, Task, Trajectory, Turn
 
-Side = Callable[[Path, Config], dict[str, Any]]
 VERSION = "1.16.0"
 NAME = "json_arithmetic"
-RECIPE: dict[str, Any] = {
-    "env": {"name": NAME, "options": {"num_operations": 1, "max_operand": 9}},
-    "agent": {"max_turn_tokens": 80, "forfeit_reward": 0.0},
-    "context": {"limit": 320},
-    "rollout": {"group_size": 8},
-    "algorithm": {"name": "grpo", "options": {"clip": 0.2}},
-    "learner": {"learning_rate": 3e-4, "micro_batch_tokens": 1 << 14},
-    "evaluate": {"every": 10_000, "episodes": 1, "final_episodes": 1},
-    "run": {"processes": 1, "keep_trajectories_every": 10_000, "checkpoint_every": 10_000},
-}
+_STATED = load_toml(Path(__file__).with_suffix(".toml"))
+RECIPE, CASES, SCALES = (_STATED[name] for name in ("recipe", "losses", "scales"))
 WARM_START = ("warm_start.teacher=solver", "warm_start.noise=0.0", "warm_start.episodes=128", "run.steps=0")
 """Of the model that both begin with; without it neither is ever rewarded."""
-
-
-def _options(config: Config) -> dict[str, Any]:
-    return dict(config.env.options)
 
 
 def trl_settings(config: Config) -> dict[str, Any]:
@@ -78,7 +64,7 @@ def trl_settings(config: Config) -> dict[str, Any]:
         "beta": config.algorithm.kl,
         "temperature": config.rollout.temperature,
         "max_completion_length": config.context.first_limit,
-        "max_tool_calling_iterations": JsonArithmetic(**_options(config)).max_turns - 1,
+        "max_tool_calling_iterations": JsonArithmetic(**dict[str, Any](config.env.options)).max_turns - 1,
         "generation_kwargs": {"max_new_tokens": config.agent.max_turn_tokens},
         "shuffle_dataset": False,
         "seed": config.run.seed,
@@ -160,7 +146,10 @@ def run(root: Path, steps: int, episodes: int, repeats: int, warm: int, assignme
     def configured(seed: int) -> Config:
         return build(override(recipe, [f"model.path={model}", f"run.seed={seed}"]))
 
-    ways = {name: partial(_played, own, root, configured) for name, own in (("earl", earl_side), ("trl", trl_side))}
+    ways = {
+        "earl": lambda seed: earl_side(root, configured(seed)),
+        "trl": lambda seed: trl_side(root, configured(seed)),
+    }
     made = in_turns(ways, repeats)
     policy, told = load(model), {name: _told(rows, episodes) for name, rows in made.items()}
     return {
@@ -175,10 +164,6 @@ def run(root: Path, steps: int, episodes: int, repeats: int, warm: int, assignme
         },
         "settings": {"earl": recipe, "trl": trl_settings(configured(0))},
     }
-
-
-def _played(side: Side, root: Path, configured: Callable[[int], Config], seed: int) -> dict[str, Any]:
-    return side(root, configured(seed))
 
 
 def _model(run: RunFolder) -> str:
@@ -203,7 +188,7 @@ def earl_side(root: Path, config: Config) -> dict[str, Any]:
 def trl_side(root: Path, config: Config) -> dict[str, Any]:
     folder = root / f"trl-{config.run.seed}"
     seeds = [task.seed for step in range(1, config.run.steps + 1) for task in draw(config, step).tasks]
-    job = {"model": config.model.path, "options": _options(config), "seeds": seeds, "settings": trl_settings(config)}
+    job = {"model": config.model.path, "options": config.env.options, "seeds": seeds, "settings": trl_settings(config)}
     made: dict[str, Any] = in_trl(folder, {"kind": "train", **job})
     return {**made, "strength": strength(config, str(folder))}
 
@@ -233,26 +218,6 @@ def _told(rows: Sequence[Mapping[str, Any]], episodes: int) -> dict[str, Any]:
 # The same numbers into both sides' losses and advantages.
 
 BATCHES, ROWS, TOKENS, GROUP = 200, 8, 12, 4
-CASES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
-    "grpo": ("grpo", {"aggregation": "sequence"}, {"loss_type": "grpo"}),
-    "by_token": ("grpo", {}, {"loss_type": "bnpo"}),
-    "dapo": ("dapo", {}, {"loss_type": "dapo", "epsilon_high": 0.28}),
-    "dr_grpo": ("dr_grpo", {"constant_tokens": 16}, {"loss_type": "dr_grpo", "max_completion_length": 16}),
-    "dual_clip": ("grpo", {"dual_clip": 1.5}, {"loss_type": "bnpo", "delta": 1.5}),
-    "gspo": (
-        "gspo",
-        {"clip": 0.1, "clip_high": 0.15},
-        {"importance_sampling_level": "sequence", "epsilon": 0.1, "epsilon_high": 0.15, "loss_type": "grpo"},
-    ),
-    "cispo": ("cispo", {}, {"loss_type": "cispo", "epsilon_high": 1.28}),
-    "kl": ("grpo", {}, {"loss_type": "bnpo", "beta": 0.1, "use_bias_correction_kl": False}),
-}
-"""Algorithm and options, and TRL's settings for the same."""
-SCALES: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, Mapping[str, Any]]]] = {
-    "none": ("dr_grpo", {}, ("GRPO", {"scale_rewards": "none"})),
-    "group": ("grpo", {}, ("GRPO", {"scale_rewards": "group"})),
-    "rloo": ("rloo", {}, ("RLOO", {"normalize_advantages": False})),
-}
 
 
 def compared(root: Path) -> dict[str, Any]:
@@ -263,8 +228,8 @@ def compared(root: Path) -> dict[str, Any]:
     batches, rewards = [*map(_batch, draws)], [one.normal(size=ROWS).tolist() for one in draws]
     job = {
         "model": _model(begin),
-        "cases": {name: theirs for name, (_, _, theirs) in CASES.items()},
-        "scales": {f"scale {name}": theirs for name, (_, _, theirs) in SCALES.items()},
+        "cases": {name: case["trl"] for name, case in CASES.items()},
+        "scales": {f"scale {name}": (case["kind"], case["trl"]) for name, case in SCALES.items()},
         "batches": batches,
         "rewards": rewards,
         "size": ROWS,
@@ -272,29 +237,24 @@ def compared(root: Path) -> dict[str, Any]:
     }
     found = in_trl(root / "losses", {"kind": "losses", **job})
     rows = []
-    for name, (own, options, theirs) in CASES.items():
-        pairs = [
-            (_loss(own, options, theirs.get("beta", 0.0), batch), one)
-            for batch, one in zip(batches, found[name], strict=True)
-        ]
+    for name, case in CASES.items():
+        pairs = [(_loss(case, batch), one) for batch, one in zip(batches, found[name], strict=True)]
         loss = max(abs(mine - other) for (mine, _), (other, _) in pairs)
         gradient = max(float(np.abs(mine - np.array(other)).max()) for (_, mine), (_, other) in pairs)
         rows.append({"of": name, "value": loss, "gradient": gradient})
-    for name, (own, options, _) in SCALES.items():
-        others = [np.array(one) for one in found[f"scale {name}"]]
-        apart = [
-            np.abs(_advantages(own, options, mine) - other).max() for mine, other in zip(rewards, others, strict=True)
-        ]
+    for name, case in SCALES.items():
+        others = map(np.array, found[f"scale {name}"])
+        apart = [np.abs(_advantages(case, mine) - other).max() for mine, other in zip(rewards, others, strict=True)]
         rows.append({"of": f"advantages, {name}", "value": float(max(apart)), "gradient": None})
     return {"batches": BATCHES, "trl": VERSION, "largest_difference": rows}
 
 
-def _advantages(name: str, options: Mapping[str, Any], rewards: Sequence[float]) -> Any:
+def _advantages(case: Mapping[str, Any], rewards: Sequence[float]) -> Any:
     """Of episodes of one turn. TRL's deviation is of n - 1, earl's of n, to both of which 1e-4 is added."""
-    how, groups = algorithm(name, **options), np.array(rewards).reshape(-1, GROUP)
+    how, groups = algorithm(case["own"], **case["options"]), np.array(rewards).reshape(-1, GROUP)
     made = [Group(tuple(_episode(float(reward)) for reward in group)) for group in groups]
     found = how.advantages(made, np.zeros(ROWS, np.float32)).turns.astype(np.float64)
-    if name != "grpo":
+    if case["own"] != "grpo":
         return found
     own, theirs = (groups.std(axis=1, ddof=less) + 1e-4 for less in (0, 1))
     return found * np.repeat(own / theirs, GROUP)
@@ -316,13 +276,13 @@ def _batch(rng: np.random.Generator) -> dict[str, Any]:
     return {"advantages": rng.normal(size=ROWS).tolist(), **{name: own.tolist() for name, own in columns.items()}}
 
 
-def _loss(name: str, options: Mapping[str, Any], beta: float, batch: Mapping[str, Any]) -> tuple[float, Any]:
-    how, mask = algorithm(name, **options), np.array(batch["mask"], bool)
+def _loss(case: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[float, Any]:
+    how, mask = algorithm(case["own"], **case["options"]), np.array(batch["mask"], bool)
     rows = np.repeat(np.arange(ROWS), mask.sum(axis=1))
     now, old, reference = (torch.tensor(np.array(batch[key])[mask]) for key in ("now", "old", "reference"))
     worth, turns = torch.tensor(np.array(batch["advantages"])[rows]), torch.arange(len(rows))
     inputs = TokenInputs(now.requires_grad_(), torch.zeros_like(now), old, worth, reference, torch.tensor(rows), turns)
-    losses = how.loss(inputs)[0] + beta * kl_to_reference(inputs)
+    losses = how.loss(inputs)[0] + case["trl"].get("beta", 0.0) * kl_to_reference(inputs)
     loss = aggregated(losses, inputs.rows, how.aggregation, len(rows), ROWS, how.constant_tokens) / len(rows)
     [gradient] = torch.autograd.grad(loss, [now])
     whole = np.zeros(mask.shape)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from earl.envs.tools.arithmetic import ArithmeticEnv
+from earl.recipe import load_toml
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
@@ -20,20 +21,7 @@ TEMPLATE = (
     "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 """The small model's own, with the calls of messages, of which TRL wants to see that they are rendered."""
-RESPONSE: Mapping[str, Any] = {
-    "defaults": {"role": "assistant"},
-    "start_anchor": "<|assistant|>",
-    "fields": {
-        "tool_calls": {
-            "open": "<tool_call>",
-            "close": "</tool_call>",
-            "repeats": True,
-            "content": "json",
-            "transform": {"type": "function", "function": "{content}"},
-        },
-        "content": {"close": "<|end|>", "content": "text"},
-    },
-}
+RESPONSE = load_toml(Path(__file__).with_name("trl.toml"))["response"]
 """How a reply is read: TRL's template for Qwen3, with this model's control tokens."""
 
 

@@ -18,8 +18,7 @@ def _runs(given: Given) -> list[str]:
     return [run.name for run in listing(Path(given.get("root") or "runs"))]
 
 
-def _environments(given: Given) -> list[str]:
-    del given
+def _environments(_given: Given) -> list[str]:
     return [*registry.names(), *(f"{library}:" for library in registry.ADAPTERS)]
 
 
@@ -30,8 +29,7 @@ def _opponents(given: Given) -> list[str]:
     return [*(found or scripted.BOARD_PLAYERS), "model:", *_runs(given)]
 
 
-def _keys(given: Given) -> list[str]:
-    del given
+def _keys(_given: Given) -> list[str]:
     sections = Config.model_fields.items()
     return [f"{name}.{key}=" for name, section in sections for key in section.annotation.model_fields]  # type: ignore[union-attr]
 

@@ -154,7 +154,6 @@ class Person:
         self._again, self.made = [*before], list[int]()
 
     def move(self, game: Game, state: Any, rng: Random) -> int:
-        del rng
         self._seat = state.player
         if self._again:
             move = self._again.pop(0)
@@ -169,7 +168,6 @@ class Person:
         return move
 
     def act(self, env: Adapted, rng: Random) -> str:
-        del rng
         click.echo(clean(env.observation()))
         return ask(env.rule)
 

@@ -27,18 +27,15 @@ PATIENCE_SECONDS = 2.0
 
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        del ctx
         if cmd_name not in COMMANDS:
             raise unknown("command", cmd_name, COMMANDS)
         command: click.Command = import_module(f"earl.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        del ctx
         for group in dict.fromkeys(GROUPS.values()):
             with formatter.section(group):
                 formatter.write_dl([(name, help) for name, help in COMMANDS.items() if GROUPS[name] == group])

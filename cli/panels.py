@@ -266,8 +266,7 @@ def _forecasts(run: RunNow) -> list[Text]:
     return [Text("the limit is not forecast to be reached", DIM)]
 
 
-def authors(run: RunNow, height: int) -> Drawn:
-    del height
+def authors(run: RunNow, _height: int) -> Drawn:
     last = {author.name.lower(): run.last(f"tokens/{author.name.lower()}") for author in Author}
     return _shares("author", {name: tokens for name, tokens in last.items() if tokens > 0}, short)
 

@@ -4,7 +4,7 @@ folder, lock, training, progress output, final evaluation and report.
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -93,7 +93,8 @@ def plan_lines(plan: RunPlan) -> list[str]:
     batch = f"{rollout.prompts} prompts x {rollout.group_size} = {rollout.episodes} episodes per step"
     shares, envs, several = _shares(config), config.env.name, bool(config.env.others)
     if several:
-        envs = ", ".join(f"{env} {share:.0%}" for env, share in _env_shares(shares).items())
+        parts = {env: sum(share for own, _, share in shares if own == env) for env, *_ in shares}
+        envs = ", ".join(f"{env} {part:.0%}" for env, part in parts.items())
     opponents = ", ".join(_met(config, several)) or "none"
     where = _count(processes, "process", "es") if kind == "embedded" else kind
     if kind != "embedded" and processes != RunConfig.model_fields["processes"].default:
@@ -124,13 +125,6 @@ def _shares(config: Config, course: float = 0.0) -> list[tuple[str, str, float]]
     cells = [(env, name, share) for env, own in met.items() for name, share in own.items()]
     total = sum(share for *_, share in cells)
     return [(env, name, share / total) for env, name, share in cells]
-
-
-def _env_shares(shares: Iterable[tuple[str, str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for env, _, share in shares:
-        found[env] = found.get(env, 0.0) + share
-    return found
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

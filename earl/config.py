@@ -398,24 +398,16 @@ class OneEnvConfig(Section):
     """Largest data of one of `processes`, in MiB (kept on Linux); absent: 4096."""
 
     @model_validator(mode="after")
-    def _limits_take_processes(self) -> "OneEnvConfig":
+    def _keys_agree(self) -> "OneEnvConfig":
         for key in ("step_timeout_seconds", "memory_mb"):
             if (limit := getattr(self, key)) is not None and not self.processes:
                 raise ValueError(
                     f"env.{key} = {limit:g} cannot be kept in the process that plays, for it cannot be ended; "
                     "set env.processes to 1 or more"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _grown_options_begin(self) -> "OneEnvConfig":
         for name in self.grow:
             if type(self.options.get(name)) is not int:
                 raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
-        return self
-
-    @model_validator(mode="after")
-    def _someone_is_met(self) -> "OneEnvConfig":
         for course, step in ((0.0, "first"), (1.0, "last")):
             if self.opponents and not self.shares_at(course):
                 raise ValueError(
@@ -554,7 +546,7 @@ class AgentConfig(Section):
     """Replies per episode; absent: what the environment needs plus the retries."""
 
     @model_validator(mode="after")
-    def _examples_take_turns(self) -> "AgentConfig":
+    def _keys_agree(self) -> "AgentConfig":
         if (
             any(one.role != ("user", "assistant")[n % 2] for n, one in enumerate(self.examples))
             or len(self.examples) % 2
@@ -562,10 +554,6 @@ class AgentConfig(Section):
             raise ValueError("examples have to be of user and assistant in turn, and end with the assistant")
         if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & {*self.chat_template_kwargs}):
             raise ValueError(f"chat_template_kwargs.{taken[0]} is what earl itself gives to templates; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _summaries_are_asked_for(self) -> "AgentConfig":
         if self.summary_tokens and not self.history.startswith("summary:"):
             raise ValueError(f"summary_tokens has no use beside history = {self.history!r}; leave it out")
         return self

@@ -86,6 +86,19 @@ def translated(describe: Callable[[str], str]) -> Iterator[None]:
         raise EarlError(describe(fault.message))
 
 
+@contextmanager
+def outside(what: str, cure: str) -> Iterator[None]:
+    """Turn a fault in foreign code into an EarlError that begins with `what`; errors that already are one pass."""
+    refused: EarlError | None = None
+    with translated(lambda fault: f"{what}: {fault}; {cure}"):
+        try:
+            yield
+        except EarlError as error:
+            refused = error
+    if refused:
+        raise refused
+
+
 def _from_user(error: BaseException) -> bool:
     """Whether Ctrl-C raised it. Python's default handler raises in the main thread only."""
     plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -217,7 +217,6 @@ class Script:
     others: list[tuple[int, ...]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        del rng
         choices = self.player.distribution(game, state)
         place = len(self.path)
         choice = self.script[place] if place < len(self.script) else 0
@@ -278,7 +277,6 @@ class Exploiter:
     others: list[tuple[Promise, tuple[int, ...]]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        del rng
         place = len(self.path)
         if place < len(self.script):
             move = self.script[place]

@@ -114,7 +114,6 @@ class TextEnv(gymnasium.Env[str, str]):
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """The board that an observation shows, after `action` if given. None for other texts and illegal actions."""
-        del observation, action
         return None
 
 
@@ -125,7 +124,6 @@ class ForeignEnv(TextEnv):
     charges_truncation = False
 
     def rule(self, action: str) -> str | None:
-        del action
         return None
 
 

@@ -382,9 +382,8 @@ def sides(state: State) -> tuple[int, int]:
     return (state.second, state.first) if state.player else (state.first, state.second)
 
 
-def outcome(game: Game, state: State) -> Solution:
+def outcome(_game: Game, state: State) -> Solution:
     """What best play comes to; a full board is as far away as the cells that are empty."""
-    del game
     stones, worth = (state.first | state.second).bit_count(), score(state)
     if worth == 0:
         return Solution(0, CELLS - stones)

@@ -20,8 +20,7 @@ Policy = Callable[[str, tuple[str, ...]], Sequence[float]]
 """What is seen, and the legal actions → the probability of each."""
 
 
-def uniform(seen: str, legal: tuple[str, ...]) -> Sequence[float]:
-    del seen
+def uniform(_seen: str, legal: tuple[str, ...]) -> Sequence[float]:
     return [1 / len(legal)] * len(legal)
 
 

@@ -168,16 +168,11 @@ def _without_board(env: str) -> bool:
 
 def names(env: str) -> tuple[str, ...]:
     """The names that `agent` accepts for an environment, without effort and epsilon."""
-    if environments.seats(env) == 1 or _without_board(env):
-        return tuple(sorted(_teachers(env)))
+    if environments.seats(env) == 1 or _without_board(env):  # another library's offers random actions alone
+        known = ["random"] if _without_board(env) else TEACHERS
+        return tuple(sorted(name for name in known if environments.offers(env, TEACHERS[name])))
     searched = (*STRATEGIES, *SEARCHES) if _searched(env) else ("random",)
     return tuple(sorted([*searched, *(name for name, games in EXACT.items() if env in games)]))
-
-
-def _teachers(env: str) -> list[str]:
-    """Another library's environment offers random actions alone."""
-    known = ["random"] if _without_board(env) else TEACHERS
-    return [name for name in known if environments.offers(env, TEACHERS[name])]
 
 
 def _parse(name: str) -> tuple[str, str | None, float]:

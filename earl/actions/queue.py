@@ -135,7 +135,6 @@ class Cores:
         self._free = sorted(numbers)
 
     def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
-        del tool, curve
         taken, self._free = self._free[:width], self._free[width:]
         return Place(tuple(taken))
 

@@ -122,7 +122,6 @@ class _Simulation:
                 self._at(wake, partial(self._touch, queue))
 
     def _touch(self, queue: ActionQueue, now: float) -> None:
-        del now
         self._touched[id(queue)] = queue
 
     def _open(self, number: int, now: float) -> None:

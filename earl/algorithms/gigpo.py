@@ -9,6 +9,7 @@ from pydantic import Field
 
 from earl.algorithms.base import Advantages, Returns, per_turn, returns_of
 from earl.algorithms.grpo import GRPO
+from earl.algorithms.ppo import estimated_advantages
 from earl.trajectory import Ended, GroupOf, Played, PlayedGroups
 
 
@@ -31,7 +32,7 @@ class GiGPO(GRPO):
 
     def _within_states(self, group: GroupOf[Played]) -> Returns:
         """The advantage of every turn within its state, [K]; 0 after the last turn of an episode that was truncated."""
-        parts = [np.append(returns_to_go(one, self.gamma), [0.0] * one.bootstrapped) for one in group.trajectories]
+        parts = [np.append(self._returns(one), [0.0] * one.bootstrapped) for one in group.trajectories]
         found, returns = np.zeros(sum(map(len, parts))), np.concatenate([np.zeros(0), *parts])
         places: dict[int, list[int]] = defaultdict(list)
         starts = np.cumsum([0, *map(len, parts)])
@@ -42,10 +43,7 @@ class GiGPO(GRPO):
             found[same] = self.scaled([returns[same]])[0]
         return found
 
-
-def returns_to_go(trajectory: Ended, gamma: float) -> Returns:
-    """R_t = r_t + γ·R_{t+1} of each turn."""
-    result, ahead = np.zeros(len(trajectory.turns)), 0.0
-    for number in reversed(range(len(result))):
-        ahead = result[number] = trajectory.turns[number].reward + gamma * ahead
-    return result
+    def _returns(self, trajectory: Ended) -> Returns:
+        """R_t = r_t + γ·R_{t+1} of each turn: what GAE gives with λ = 1 where nothing is expected."""
+        rewards = np.array([turn.reward for turn in trajectory.turns], np.float64)
+        return estimated_advantages(rewards, np.zeros(len(rewards)), self.gamma, 1.0)

@@ -49,7 +49,7 @@ def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """One array [K] per episode, one value per turn; zeros for an episode that is not learned from."""
     how = algorithm(config.algorithm.name, **config.algorithm.options)
-    rule = learnable(config, how)
+    rule = learnable(config)
     kept = rule.learned(groups)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
     found = credited(how, groups, rule)
@@ -96,7 +96,7 @@ def check_mask(case: Case) -> Iterator[Finding]:
 def _learns(case: Case) -> Callable[[Trajectory], bool]:
     """Whether an episode as played is learned from; where flat groups are not, that takes the whole step."""
     config = case.run.config
-    rule = learnable(config, algorithm(config.algorithm.name, **config.algorithm.options))
+    rule = learnable(config)
     if rule.flat:
         return lambda played: bool(rule.learned([Group((played,))]))
     kept = {id(trajectory) for trajectory in trajectories_of(rule.learned(case.true_groups()))}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
 from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
 from earl.batch import Batch, Rows, alike, chunks_by_tokens, deal, distinct, repeats
-from earl.config import LearnerConfig
+from earl.config import Config, LearnerConfig
 from earl.documents import Fingerprints
 from earl.engine.heap import give_back
 from earl.engine.model import Policy
@@ -138,6 +138,13 @@ class Update:
     takes_average: bool = False  # whether the weights become their running mean afterwards
     distillation: float = 0.0  # weight of the teacher's labels, see `earl.algorithms.imitation`
 
+    @classmethod
+    def of(cls, config: Config, learning_rate: float, entropy: float, seed: int, **more: Any) -> "Update":
+        """Of reinforcement learning, by a recipe."""
+        how, own = config.algorithm, config.learner
+        taken = (how.correction, how.correction_cap, how.kl_estimator, how.correction_excess)
+        return cls(learning_rate, entropy, how.loss_kl, own.minibatches, own.epochs, seed, *taken, **more)
+
 
 class Learner:
     """AdamW on a model, and on a value head if `values`. All `ranks` call every method alike; `temperature` and
@@ -183,7 +190,7 @@ class Learner:
         """Not measured: the sampler uses memory of the same process."""
         return {}
 
-    def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:  # noqa: ARG002
+    def take(self, rows: Rows, seed: int, minibatches: int) -> Rows:
         """The rows as the other methods want them; here they are local already."""
         return rows
 

@@ -3,8 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -25,7 +24,7 @@ from earl.engine.checkpoint_tensors import Stored, check_finite
 from earl.engine.sharding.tensor_parallel import indivisible
 from earl.engine.source import folder_of, known_shape
 from earl.envs.base import CHARACTERS
-from earl.errors import EarlError, boundary
+from earl.errors import EarlError, outside
 from earl.parallel.memory import ModelShape
 
 CONTROL = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
@@ -295,19 +294,9 @@ def _small(config: ModelConfig, tokenizer: Any) -> Qwen3Config:
     )
 
 
-@contextmanager
-def _loading(path: str | Path) -> Iterator[None]:
-    """Turn any failure of a library that reads untrusted files into one clear EarlError."""
-    known: EarlError | None = None
-    with boundary() as fault:  # also for exceptions of Rust libraries, which are no `Exception`
-        try:
-            yield
-        except EarlError as error:
-            known = error
-    if known is not None:
-        raise known
-    if fault.message:
-        raise EarlError(f"no model can be loaded from {str(path)!r}: {fault.message}; give a folder or hub id")
+def _loading(path: str | Path) -> AbstractContextManager[None]:
+    """For libraries that read untrusted files; exceptions of those in Rust are no `Exception`."""
+    return outside(f"no model can be loaded from {str(path)!r}", "give a folder or hub id")
 
 
 def hidden_states(model: Any, tokens: Tensor, **arguments: Any) -> Tensor:

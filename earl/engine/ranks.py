@@ -52,7 +52,7 @@ class Ranks(Protocol):
         """The largest count of any process, where all have to make the same number of forward passes."""
         return count
 
-    def begin(self, last: bool) -> None:  # noqa: ARG002
+    def begin(self, last: bool) -> None:
         """Before each forward pass with gradients; last: before `finish`."""
         return
 
@@ -68,7 +68,7 @@ class Ranks(Protocol):
         """The memory of this process's part."""
         return tensor
 
-    def gathered(self, name: str, tensor: Tensor) -> Tensor:  # noqa: ARG002
+    def gathered(self, name: str, tensor: Tensor) -> Tensor:
         """The whole parameter."""
         return tensor
 

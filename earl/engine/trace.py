@@ -49,6 +49,7 @@ from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
 from earl.errors import EarlError
 from earl.parallel.layout import Box
+from earl.parallel.memory import Known
 from earl.parallel.memory import known as known_model
 from earl.parallel.traced import Exchange, StageTrace, Trace, TracedStage, TraceJob
 from earl.rollout.synthetic import SyntheticEpisodes, advantages_of, rows_of
@@ -251,7 +252,7 @@ class MadeUp:
 
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
-    def read(self, name: str, wanted: Box) -> Tensor:  # noqa: ARG002
+    def read(self, name: str, wanted: Box) -> Tensor:
         return torch.empty(wanted.shape).normal_(std=0.02)
 
 
@@ -317,9 +318,8 @@ def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) ->
 
 def _update(config: Config) -> Update:
     """One optimizer step."""
-    own = config.algorithm
-    rate = config.learner.learning_rate
-    return Update(rate, own.entropy, own.loss_kl, 1, 1, 0, own.correction, own.correction_cap, own.kl_estimator)
+    made = Update.of(config, config.learner.learning_rate, config.algorithm.entropy, 0)
+    return replace(made, minibatches=1, epochs=1)
 
 
 def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:
@@ -363,6 +363,11 @@ def described(model: str) -> Any:
     found = known_model(model)
     if found is None or Path(model).exists():
         return AutoConfig.from_pretrained(folder_of(model, weights=False), **CLOSED)
+    return AutoConfig.for_model(**words_of(found))
+
+
+def words_of(found: Known) -> dict[str, Any]:
+    """A model of the catalogue in the words of `transformers`."""
     shape = found.shape
     width = shape.intermediate // shape.experts_per_token
     mixture = {
@@ -371,8 +376,8 @@ def described(model: str) -> Any:
         "num_experts_per_tok": shape.experts_per_token,
         "moe_intermediate_size": width,
     }
-    return AutoConfig.for_model(
-        found.type,
+    return dict(
+        model_type=found.type,
         hidden_size=shape.hidden,
         intermediate_size=width,
         num_hidden_layers=shape.layers,

@@ -215,14 +215,8 @@ class CostModel:
         """Of a sampling process on CPUs. Episodes of a group have separate slots, and share one prefill."""
         tp, copies, longest = choice.layout.tp, choice.layout.dp, load.longest_tokens
         at_once = self.engine(tp).kv_tokens(self.values) // longest
-        shape = self.shape
-        part = replace(
-            shape,
-            parameters=ceil(shape.parameters / tp),
-            heads=ceil(shape.heads / tp),
-            kv_heads=ceil(shape.kv_heads / tp),
-            intermediate=ceil(shape.intermediate / tp),
-        )
+        split = ("parameters", "heads", "kv_heads", "intermediate")
+        part = replace(self.shape, **{name: ceil(getattr(self.shape, name) / tp) for name in split})
 
         def held(episodes: int) -> SlotBytes:
             return slot_bytes(part, Sampling(max(1, min(ceil(episodes / copies), at_once)), longest, longest))
@@ -248,11 +242,7 @@ class CostModel:
         most = choice.micro_batch_tokens or self.config.learner.micro_batch_tokens
         return Training.of(
             self.config,
-            layout.dp,
-            layout.tp,
-            cp=layout.cp,
-            ep=layout.ep,
-            replicas=layout.replicas,
+            **layout.settings,
             tokens=max(load.longest_tokens, min(most, share)),
             float_bytes=FLOAT_BYTES[self.dtype],
             recompute=choice.recompute,

@@ -24,7 +24,6 @@ from earl.actions.pool import core_use, pool
 from earl.agents.chat import Chat
 from earl.agents.parser import Unreadable, parse, parser
 from earl.agents.scripted.registry import RUN, agent
-from earl.algorithms.registry import algorithm
 from earl.config import Config
 from earl.engine.local import LocalSampler
 from earl.engine.model import load
@@ -263,7 +262,7 @@ class RolloutFragment:
         self.sampler = sampler
         self._kept: list[OrderedRows] = []  # demonstrations so far, where they are aggregated
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
-        self._learnable = learnable(config, algorithm(config.algorithm.name, **config.algorithm.options))
+        self._learnable = learnable(config)
 
     def play(
         self, step: int, slots: Mapping[int, Sequence[Task]], seed: int, labelled: bool = False

@@ -114,7 +114,7 @@ class Players(Protocol):
 
     def restore(self, folder: Path) -> None:
         """Continue from a snapshot; all other groups are dropped. Here there are none."""
-        del folder
+        return
 
 
 class LearnerBackend(Protocol):
@@ -167,7 +167,7 @@ class StepPipeline:
         self.config, self.world, self.shape = config, world, shape
         self.learner, self.players = learner, players
         self.algorithm = algorithm(config.algorithm.name, **config.algorithm.options)
-        self._learnable = learnable(config, self.algorithm)
+        self._learnable = learnable(config)
         self._limit = config.context.first_limit
         self._laid = config
         self._version = 0
@@ -284,17 +284,11 @@ class StepPipeline:
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps
-        return Update(
-            learning_rate=learning_rate(config.learner, step, steps),
-            entropy=entropy_weight(config.algorithm, config.learner, step, steps),
-            kl=config.algorithm.loss_kl,
-            minibatches=config.learner.minibatches,
-            epochs=config.learner.epochs,
-            seed=self._seed("order", "rl", step),
-            correction=config.algorithm.correction,
-            correction_cap=config.algorithm.correction_cap,
-            correction_excess=config.algorithm.correction_excess,
-            kl_estimator=config.algorithm.kl_estimator,
+        return Update.of(
+            config,
+            learning_rate(config.learner, step, steps),
+            entropy_weight(config.algorithm, config.learner, step, steps),
+            self._seed("order", "rl", step),
             renews_reference=step % (config.algorithm.reset_reference or step + 1) == 0,
             takes_average=config.learner.ema > 0 and step == steps,
         )

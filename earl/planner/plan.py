@@ -1,7 +1,7 @@
 """The plan of a cluster: cells, the fastest layouts, where they change, the speed-up map and the steps."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby, pairwise, product
 from typing import Any
 
@@ -78,17 +78,7 @@ def _choice(group: Sequence[PlanCell], costs: CostModel | None) -> FastestLayout
         load = Workload(*costs.split(best.context), best.responses)
         certain = surely_faster(costs.engine(best.tp), costs.engine(second.tp), load)
     return FastestLayout(
-        stage=best.stage,
-        context=best.context,
-        responses=best.responses,
-        verdict=best.verdict,
-        tp=best.tp,
-        dp=best.dp,
-        pp=best.pp,
-        ep=best.ep,
-        replicas=best.replicas,
-        recompute=best.recompute,
-        offload=best.offload,
+        **{field.name: getattr(best, field.name) for field in fields(FastestLayout) if hasattr(best, field.name)},
         tokens_per_gpu_s=speed.value,
         ahead_percent=(speed.value / rival.value - 1) * 100 if rival else None,
         certain=certain,

@@ -16,10 +16,9 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import uncalibrated
-from earl.parallel.traced import StageTrace
 from earl.planner.plan import Plan, Speedup, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
-from earl.planner.tracing import Comparison, TracedPlan
+from earl.planner.tracing import TracedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +269,13 @@ def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
     if traced is None:
         return ()
     stages, job = traced.trace.stages, traced.trace.job
-    of_stages = [
-        (own.stage, *(f"{size / GIB:.2f}" for size in (own.held_bytes, own.peak_bytes, own.exchanged())), _flops(own))
-        for own in stages
-    ]
+    of_stages, sums, units = [], [], {"GiB": GIB, "TFLOP": TERA}
+    for own in stages:
+        sizes = [f"{size / GIB:.2f}" for size in (own.held_bytes, own.peak_bytes, own.exchanged())]
+        of_stages.append((own.stage, *sizes, f"{sum(own.flops.values()) / TERA:.2f}"))
+    for each in traced.comparisons:
+        sizes = [f"{size / units[each.unit]:.2f}" for size in (each.traced, each.planned)]
+        sums.append((each.what, each.unit, *sizes, f"{each.percent:+.1f} %"))
     exchanges = [
         (own.stage, f"{each.operation}, {each.group}", f"{each.ranks}", f"{each.count:,}", f"{each.bytes / GIB:.3f}")
         for own in stages
@@ -281,11 +283,6 @@ def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
     ]
     operators = [
         (own.stage, name, f"{count / TERA:.3f}") for own in stages for name, count in sorted(own.flops.items())
-    ]
-    units = {"GiB": GIB, "TFLOP": TERA}
-    sums = [
-        (each.what, each.unit, *(f"{size / units[each.unit]:.2f}" for size in (each.traced, each.planned)), _away(each))
-        for each in traced.comparisons
     ]
     title = (
         f"Traced: {traced.choice}, rank {job.rank} of {job.layout.size:,}, {job.micro_batches} micro-batches with rows "
@@ -300,14 +297,6 @@ def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
 
 
 TERA = 1e12
-
-
-def _flops(stage: StageTrace) -> str:
-    return f"{sum(stage.flops.values()) / TERA:.2f}"
-
-
-def _away(each: Comparison) -> str:
-    return f"{each.percent:+.1f} %"
 
 
 @dataclass(frozen=True, slots=True)

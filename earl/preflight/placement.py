@@ -15,7 +15,7 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import check_shared, check_split, learner_layout, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
-from earl.placement.costs import now
+from earl.placement.costs import chosen, now
 from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
 from earl.preflight.cluster import Site, memory_bytes
 
@@ -46,13 +46,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     learning, sampling = costs.shares(load)
     first = costs.best(costs.rollout_choices(sampling), load)
     last = costs.best_update(costs.learner_layouts(learning), load)
-    learner = {name: getattr(last, name) for name in ("micro_batch_tokens", "recompute", "offload")}
-    return config.changed(
-        placement={**last.layout.settings, "samplers": first.layout.dp},
-        sampler={"tp": first.layout.tp},
-        learner=learner,
-        algorithm=corrected,
-    )
+    return chosen(chosen(config, first), last).changed(algorithm=corrected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Checks that the model can play: prompts fit, actions can be written, the chat template works."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
 from earl.envs.games.env import BoardGameEnv
-from earl.errors import EarlError, boundary, setting, unknown
+from earl.errors import EarlError, outside, setting, unknown
 from earl.evaluation import matches
 from earl.parallel.memory import ModelShape
 from earl.placement.fragment import loaded, shown, world_of
@@ -35,21 +35,6 @@ GIVEN = {
     "sandbox": "set the keys of [sandbox]",
 }
 """Arguments of an environment that come from the episode."""
-
-
-@contextmanager
-def outside(what: str, cure: str) -> Iterator[None]:
-    """Turn faults of foreign code into EarlError; errors that already are one pass unchanged."""
-    refused: EarlError | None = None
-    with boundary() as fault:
-        try:
-            yield
-        except EarlError as error:
-            refused = error
-    if refused:
-        raise refused
-    if fault.message:
-        raise EarlError(f"{what}: {fault.message}; {cure}")
 
 
 def check_world(config: Config) -> None:

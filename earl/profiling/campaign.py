@@ -250,9 +250,7 @@ class _Trials:
     def _learn(self, rows: StoredTrajectories) -> None:
         """Dispatch, experience preparation and update of rows, as in a step."""
         stages, config, seed = self._stages, self._config.algorithm, self._config.run.seed
-        own = self._config.learner
-        others = config.correction, config.correction_cap, config.kl_estimator
-        update = Update(0.0, config.entropy, config.loss_kl, own.minibatches, own.epochs, seed, *others)
+        update = Update.of(self._config, 0.0, config.entropy, seed)
         taken: Any = stages.learner.take(rows, update.seed, update.minibatches)
         if stages.algorithm.needs_values:
             stages.learner.turn_values(taken, stages.algorithm.by_token)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from earl.algorithms.base import Advantages, Algorithm, value_counts
 from earl.algorithms.rae import NO_BASELINES, Baselines, turn_baselines
+from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows, offsets_of
 from earl.config import Config
 from earl.trajectory import (
@@ -197,9 +198,9 @@ class Learnable:
         return len({trajectory.reward for trajectory in charged.trajectories}) == 1
 
 
-def learnable(config: Config, algorithm: Algorithm) -> Learnable:
-    context = config.context
-    return Learnable(context.learn_truncated, not algorithm.drop_flat_groups, context.length_penalty)
+def learnable(config: Config) -> Learnable:
+    context, own = config.context, algorithm(config.algorithm.name, **config.algorithm.options)
+    return Learnable(context.learn_truncated, not own.drop_flat_groups, context.length_penalty)
 
 
 def _only(group: G, wanted: Callable[[Any], bool]) -> G:

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -129,13 +129,6 @@ class RecordedMatch:
 def number(value: float | None) -> float:
     """SQLite keeps infinities but turns NaN into NULL."""
     return math.nan if value is None else value
-
-
-def recorded_match(step: int, phase: str, env: str, opponent: str, seat: int, exact: int, *rest: Any) -> RecordedMatch:
-    """A row of the table `matches`."""
-    episodes, *fractions = rest
-    values: list[Any] = [number(value) for value in fractions]
-    return RecordedMatch(step, phase, MatchResult(env, opponent, seat, bool(exact), episodes, *values))
 
 
 MATCH_COLUMNS = 10
@@ -306,13 +299,14 @@ class Store:
         return self._series("SELECT stage, step, seconds FROM timings ORDER BY step, stage")
 
     def matches(self) -> list[RecordedMatch]:
-        key = "step, phase, opponent, seat, exact"
+        key, found = "step, phase, opponent, seat, exact", []
         measured = {row[:5]: dict(zip(MEASURED, row[5:], strict=True)) for row in self._table("measures", key)}
-        return [
-            replace(match, result=replace(match.result, **measured.get((*row[:2], *row[3:6]), {})))
-            for row in self._table("matches", key)
-            for match in [recorded_match(*row)]
-        ]
+        for step, phase, env, opponent, seat, exact, episodes, *fractions in self._table("matches", key):
+            more = measured.get((step, phase, opponent, seat, exact), {})
+            values: list[Any] = [number(value) for value in fractions]
+            result = MatchResult(env, opponent, seat, bool(exact), episodes, *values, **more)
+            found.append(RecordedMatch(step, phase, result))
+        return found
 
     def contexts(self) -> list[ContextTokens]:
         """Tokens by step, turn and author."""

@@ -41,11 +41,9 @@ class Prometheus:
         self._set("earl_step", "The last step that is done.", record.step)
 
     def event(self, step: int, kind: str, message: str) -> None:
-        del step, message
         self._events.labels(self._name, kind).inc()
 
     def close(self, state: str) -> None:
-        del state
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

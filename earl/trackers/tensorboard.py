@@ -33,7 +33,6 @@ class TensorBoard:
         self._text(step, f"event/{kind}", message)
 
     def close(self, state: str) -> None:
-        del state
         self._writer.close()
 
     def _text(self, step: int, tag: str, text: str) -> None:

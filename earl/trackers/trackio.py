@@ -35,5 +35,4 @@ class Trackio:
         self._run.log({f"event/{kind}": message}, step=step)
 
     def close(self, state: str) -> None:
-        del state
         trackio.finish()  # not the run's own `finish`: that one runs again, with output, when Python exits

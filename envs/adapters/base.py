@@ -47,9 +47,9 @@ class Adapted(ForeignEnv, ABC):
     def observation(self) -> str:
         """What the player to move sees; after the end, what this seat sees."""
 
-    @abstractmethod
     def total(self) -> float:
-        """The rewards of this seat so far."""
+        """The rewards of this seat so far: what `apply` has added up, unless the library does."""
+        return self._total
 
     def actions(self) -> tuple[str, ...]:
         """What `legal` becomes when a turn begins."""
@@ -76,6 +76,7 @@ class Adapted(ForeignEnv, ABC):
         self._draw = draws(self._opponent_seed ^ OPPONENT).__next__
         self._rng = None
         self.over = self.truncated = False
+        self._total = 0.0
         self.begin(own & 0x7FFFFFFF)
         self._given = 0.0
         self._go_on()
@@ -121,16 +122,13 @@ def factory(adapter: Callable[..., object], name: str, players: int) -> Callable
     """What makes an environment of `players`; two have the options `seat` and `opponent`. Others go to the library.
     Raises EarlError for three or more."""
 
-    def made(options: dict[str, Any]) -> object:
+    def made(**options: Any) -> object:
         with translated(lambda fault: f"{name!r} cannot be made with {options}: {fault}; mend them or install it"):
             return adapter(name, **options)
 
-    def alone(**options: Any) -> object:
-        return made(options)
-
     def seated(seat: int = 0, opponent: Mover | None = None, **options: Any) -> object:
-        return made({"seat": seat, "opponent": opponent, **options})
+        return made(seat=seat, opponent=opponent, **options)
 
     if players > 2:
         raise EarlError(f"{name!r} is for {players} players; choose one for one or two")
-    return seated if players == 2 else alone
+    return seated if players == 2 else made

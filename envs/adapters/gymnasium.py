@@ -36,7 +36,6 @@ class Gymnasium(Adapted):
 
     def begin(self, seed: int) -> None:
         self._seen, _ = self._env.reset(seed=seed)
-        self._total = 0.0
 
     def apply(self, action: str) -> None:
         self._seen, reward, ended, cut, _ = self._env.step(int(action) if self._actions else action)
@@ -45,9 +44,6 @@ class Gymnasium(Adapted):
 
     def observation(self) -> str:
         return str(self._env.render()) if self._picture else text_of(self._seen)
-
-    def total(self) -> float:
-        return self._total
 
     def actions(self) -> tuple[str, ...]:
         return self._actions

@@ -44,7 +44,6 @@ class PettingZoo(Adapted):
 
     def begin(self, seed: int) -> None:
         self._env.reset(seed=seed)
-        self._total = 0.0
         self._look()
 
     def apply(self, action: str) -> None:
@@ -58,9 +57,6 @@ class PettingZoo(Adapted):
     def observation(self) -> str:
         shown = self._env.render() if self._drawn else text_of(self._planes)
         return str(shown) if self.over else f"{shown}\nmoves: {' '.join(self._moves)}"
-
-    def total(self) -> float:
-        return self._total
 
     def actions(self) -> tuple[str, ...]:
         return self._moves
@@ -139,7 +135,6 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         return self.observation_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        del seed, options
         self.agents = list(AGENTS)
         self.state_of_game = self.game.deals[0][0]
         self.rewards = dict.fromkeys(AGENTS, 0.0)

@@ -31,26 +31,6 @@ class State(NamedTuple):
         return State(self.first, self.second | stone) if self.player else State(self.first | stone, self.second)
 
 
-def no_moves(state: Any, player: int) -> tuple[int, ...]:
-    del state, player
-    return ()
-
-
-def no_board(state: Any) -> str:
-    del state
-    return ""
-
-
-def no_stone(row: int, column: int) -> int:
-    del row, column
-    return 0
-
-
-def stones_alone(first: int, second: int, player: int) -> State:
-    del player
-    return State(first, second)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Game:
     """The rules of one game. Moves are integers 0 … len(actions) - 1; `actions` holds the text of each."""
@@ -67,12 +47,12 @@ class Game:
     play: Callable[[Any, int], Any]
     winner: Callable[[Any], int | None]
     """The winner, 0 or 1; None while the game goes on and after a draw."""
-    render: Callable[[Any], str] = no_board
+    render: Callable[[Any], str] = lambda _state: ""
     """What lies open to both players as text, without a final newline."""
 
     preferred: tuple[int, ...] = ()
     """All moves, in the order in which the heuristic prefers them and search tries them."""
-    wins: Callable[[Any, int], tuple[int, ...]] = no_moves
+    wins: Callable[[Any, int], tuple[int, ...]] = lambda _state, _player: ()
     """The moves that would win at once for a player if it were their turn; none in games where the other player can
     meet such a threat otherwise than by making that move."""
     promise: Callable[[Any, int], int] | None = None
@@ -83,9 +63,9 @@ class Game:
 
     size: tuple[int, int] = (0, 0)
     """Rows and columns of a board of two kinds of stones."""
-    stone: Callable[[int, int], int] = no_stone
+    stone: Callable[[int, int], int] = lambda _row, _column: 0
     """The bit of a cell, by row (0 is the top) and column, in the bitboards of a state."""
-    stones: Callable[[int, int, int], Any] = stones_alone
+    stones: Callable[[int, int, int], Any] = lambda first, second, _player: State(first, second)
     """The state of two bitboards and the player to move."""
 
     canonical: bool = False

@@ -10,7 +10,6 @@ from earl.envs.games.base import Game, Player
 from earl.errors import EarlError
 from earl.seeds import draws
 
-WIN_REWARD, LOSS_REWARD = 1.0, -1.0
 RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
 
 
@@ -37,7 +36,8 @@ class BoardGameEnv(TextEnv):
         self.moves: list[str] = []
         """Made by `move` since `begin`."""
         self._moves: tuple[int, ...] = ()
-        self._legal: tuple[str, ...] = ()
+        self.legal: tuple[str, ...] = ()
+        """The legal actions of the player to move."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """Begin a game. `seed` draws what is dealt and, in games that open alike, the opponent's moves before the first
@@ -58,16 +58,16 @@ class BoardGameEnv(TextEnv):
         self._draw_by("opponent", opponent_seed)
         if not opens_alike:
             self._go_on()
-        return self.game.seen(self.state, self.seat), {"role": "user", "legal_actions": self._legal}
+        return self.game.seen(self.state, self.seat), {"role": "user", "legal_actions": self.legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
-        if action not in self._legal:
-            if not self._legal:
+        if action not in self.legal:
+            if not self.legal:
                 raise EarlError("step() outside an episode; call reset() to begin one")
             broken = self.rule(action) or ""
-            return broken, 0.0, False, False, {"role": "user", "legal_actions": self._legal, "illegal": broken}
-        self.state = self.game.play(self.state, self._moves[self._legal.index(action)])
+            return broken, 0.0, False, False, {"role": "user", "legal_actions": self.legal, "illegal": broken}
+        self.state = self.game.play(self.state, self._moves[self.legal.index(action)])
         self._go_on()
         return self.seen_by(self.seat)
 
@@ -83,12 +83,7 @@ class BoardGameEnv(TextEnv):
 
     @property
     def over(self) -> bool:
-        return not self._legal
-
-    @property
-    def legal(self) -> tuple[str, ...]:
-        """The legal actions of the player to move."""
-        return self._legal
+        return not self.legal
 
     def begin(self, seed: int) -> None:
         """Clear the board, or deal."""
@@ -99,20 +94,20 @@ class BoardGameEnv(TextEnv):
     def move(self, action: str) -> None:
         """Make a legal move of the player to move."""
         self.moves.append(action)
-        self.state = self.game.play(self.state, self._moves[self._legal.index(action)])
+        self.state = self.game.play(self.state, self._moves[self.legal.index(action)])
         self._look()
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
-        if not self._legal:
+        if not self.legal:
             return self._finish(seat)
-        return self.game.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": self._legal}
+        return self.game.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": self.legal}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
-        if action in self._legal:
+        if action in self.legal:
             return None
-        return f"illegal: choose one of {' '.join(self._legal)}"
+        return f"illegal: choose one of {' '.join(self.legal)}"
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """Return the board of an observation, ignoring any lines below it, with the action played."""
@@ -142,7 +137,7 @@ class BoardGameEnv(TextEnv):
 
     def _look(self) -> None:
         self._moves = self.game.legal(self.state)
-        self._legal = self.game.named(self._moves)
+        self.legal = self.game.named(self._moves)
 
     def _go_on(self) -> None:
         """Let the opponent move until it is this seat's turn, or the end."""
@@ -153,18 +148,14 @@ class BoardGameEnv(TextEnv):
             else:
                 move = self.opponent.move(game, state, self._rng)
             state = game.play(state, move)
-        self.state, self._moves, self._legal = state, moves, game.named(moves)
+        self.state, self._moves, self.legal = state, moves, game.named(moves)
 
     def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         winner = self.game.winner(self.state)
-        if winner is None:
-            outcome, reward = "draw", self.draw_reward
-        elif winner == seat:
-            outcome, reward = "win", WIN_REWARD
-        else:
-            outcome, reward = "loss", LOSS_REWARD
-        if self.game.payoff:
-            reward = self.game.payoff(self.state, seat) / self.game.stake
+        outcome = "draw" if winner is None else "win" if winner == seat else "loss"
+        reward = self.game.gain(self.state, seat) / self.game.stake
+        if outcome == "draw" and not self.game.payoff:
+            reward = self.draw_reward
         info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
         return f"{self.game.seen(self.state, seat)}\n{RESULTS[outcome]}", reward, True, False, info
 
@@ -181,7 +172,6 @@ class SharedSeat(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """What this seat sees of the game as it stands."""
-        del seed, options
         observation, *_, info = self.board.seen_by(self.seat)
         return observation, info
 

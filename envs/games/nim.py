@@ -42,11 +42,6 @@ def nim_game(heaps: tuple[int, ...]) -> Game:
         left[heap] -= taken
         return Heaps(tuple(left), state.plies + 1)
 
-    def promise(state: Heaps, player: int) -> int:
-        """Nothing: search sees the end, or knows nothing."""
-        del state, player
-        return 0
-
     return Game(
         name="nim",
         marks=("first", "second"),
@@ -63,7 +58,7 @@ def nim_game(heaps: tuple[int, ...]) -> Game:
         winner=lambda state: None if any(state.heaps) else 1 - state.player,
         render=lambda state: " ".join(f"{LETTERS[heap]}:{size}" for heap, size in enumerate(state.heaps)),
         preferred=tuple(range(len(moves))),
-        promise=promise,
+        promise=lambda _state, _player: 0,  # search sees the end, or knows nothing
         solvable=True,
         deals=((Heaps(heaps), 1.0),),
     )

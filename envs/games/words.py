@@ -56,7 +56,6 @@ class WordsEnv(TextEnv):
         self._secret = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
-        del options
         self.keep_seed(seed)
         if seed is None:
             seed = int(self.np_random.integers(1 << 31))

@@ -115,12 +115,10 @@ class AircraftEnv(ToolEnv):
         return self.view()
 
     def score(self, answer: str) -> float:
-        del answer
         return 0.0
 
     def solve(self, rng: Random) -> str:
         """Look ahead at every position of the stick: the nearest to level that keeps well within the limits."""
-        del rng
         return f"stick({min(range(-DETENTS, DETENTS + 1), key=self._cost)})"
 
     def random_action(self, rng: Random) -> str:

@@ -85,7 +85,6 @@ class ArithmeticEnv(ToolEnv):
         return float((answer.lstrip("0") or "0") == str(self.results[-1]))
 
     def solve(self, rng: Random) -> str:
-        del rng
         operation = self.next_operation
         return str(self.results[-1]) if operation is None else f'calc("{operation}")'
 

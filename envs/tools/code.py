@@ -112,11 +112,9 @@ class CodeEnv(Workspace, ToolEnv):
         return f"f takes {kind}: {', then '.join(words for words, _, _ in steps)}."
 
     def score(self, answer: str) -> float:
-        del answer
         return 0.0
 
     def solve(self, rng: Random) -> str:
-        del rng
         return f"submit({self._solution!r})"
 
     def random_action(self, rng: Random) -> str:

@@ -64,9 +64,8 @@ def test_the_recipe_in_their_words() -> None:
 
 @pytest.mark.parametrize("name", trl.CASES)
 def test_our_side_of_the_comparison_of_losses_has_the_gradient_of_its_value(name: str) -> None:
-    own, options, theirs = trl.CASES[name]
     batch = trl._batch(np.random.default_rng(0))
-    value, gradient = trl._loss(own, options, theirs.get("beta", 0.0), batch)
+    value, gradient = trl._loss(trl.CASES[name], batch)
     assert (gradient[np.array(batch["mask"]) == 0] == 0).all()
     assert np.isfinite(value)
     assert np.abs(gradient).max() > 0
@@ -76,5 +75,5 @@ def test_our_advantages_are_told_with_the_deviation_that_theirs_has() -> None:
     rewards = [1.0, 0.0, 0.0, 1.0, 3.0, 1.0, 1.0, 3.0]
     # Deviations with n - 1: sqrt(1 / 3) and sqrt(4 / 3).
     expected = [0.5 / (3**-0.5 + 1e-4), 1 / (2 * 3**-0.5 + 1e-4)]
-    found = trl._advantages("grpo", {}, rewards)
+    found = trl._advantages(trl.SCALES["group"], rewards)
     assert found[[0, 4]] == pytest.approx(expected, rel=1e-5)

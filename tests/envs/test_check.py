@@ -42,7 +42,7 @@ class Strips(BoardGameEnv):
 
 class PunishesIllegal(BoardGameEnv):
     def step(self, action):
-        if self._legal and self.rule(action):
+        if self.legal and self.rule(action):
             self.state = self.game.play(self.state, self.game.legal(self.state)[0])
         return super().step(action)
 
@@ -62,7 +62,7 @@ class Shouts(BoardGameEnv):
 
 class NeverEnds(BoardGameEnv):
     def step(self, action):
-        observation, *_, info = super().step("1" if self.rule("1") is None else self._legal[0])
+        observation, *_, info = super().step("1" if self.rule("1") is None else self.legal[0])
         if "outcome" in info:
             observation, info = self.reset(seed=1)
         return observation, 0.0, False, False, info

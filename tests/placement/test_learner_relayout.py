@@ -8,7 +8,7 @@ from earl.errors import OutOfMemory
 from earl.placement.backend import on_cluster
 from earl.placement.embedded import embedded
 from earl.placement.peers import Peers
-from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, _status
+from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, status_bytes
 from earl.recipe import build
 
 pytestmark = pytest.mark.usefixtures("shared_ray")
@@ -46,7 +46,7 @@ def starve(actor):
 
 
 def _starved(self):
-    self._budget._most = _status("RssAnon") - self._budget._resident + SPARE + SPARE_BYTES
+    self._budget._most = status_bytes("RssAnon") - self._budget._resident + SPARE + SPARE_BYTES
 
 
 @pytest.fixture

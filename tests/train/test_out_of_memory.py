@@ -8,7 +8,7 @@ import pytest
 from earl.benchmarks.training import trained
 from earl.placement.backend import on_cluster
 from earl.placement.peers import Peers
-from earl.placement.ray.memory_budget import SPARE_BYTES, _status, _trim
+from earl.placement.ray.memory_budget import SPARE_BYTES, status_bytes, trim
 from earl.recipe import build, dump
 from earl.runs.folder import create, lock
 from earl.runs.store import Store
@@ -64,8 +64,8 @@ class Famine:
 
 
 def _starved(self):
-    _trim()  # what is given back later would be room
-    self._budget._most = _status("RssAnon") - self._budget._resident + SPARE + SPARE_BYTES
+    trim()  # what is given back later would be room
+    self._budget._most = status_bytes("RssAnon") - self._budget._resident + SPARE + SPARE_BYTES
 
 
 def _fed(self):

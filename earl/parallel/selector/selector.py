@@ -294,9 +294,7 @@ def made_from(text: str) -> tuple[StageState, Inputs]:
         fields = parse_json_object(text.encode())
         return _STATE_FORM.validate_python(fields["state"]), _INPUTS.validate_python(fields["inputs"])
     except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(error) from None
-
-
-def _unreadable(error: Exception) -> EarlError:
-    fault = str(error).partition("\n")[0] or type(error).__name__
-    return EarlError(f"a decision's inputs cannot be read ({fault}); the run is of another earl, use that one")
+        fault = str(error).partition("\n")[0] or type(error).__name__
+        raise EarlError(
+            f"a decision's inputs cannot be read ({fault}); the run is of another earl, use that one"
+        ) from None

@@ -298,10 +298,10 @@ class LearnerGroup:
         self.costs = self._dispatcher.send(rows, seed, minibatches)
         return rows
 
-    def turn_values(self, rows: EpisodeTable, by_token: bool) -> Estimates:  # noqa: ARG002
+    def turn_values(self, rows: EpisodeTable, by_token: bool) -> Estimates:
         return self._estimates("values", "turn_values", by_token)
 
-    def divergences(self, rows: EpisodeTable, estimator: KlEstimator) -> Estimates:  # noqa: ARG002
+    def divergences(self, rows: EpisodeTable, estimator: KlEstimator) -> Estimates:
         return self._estimates("preparation", "divergences", estimator)
 
     def _estimates(self, stage: str, name: str, how: object) -> Estimates:
@@ -313,11 +313,11 @@ class LearnerGroup:
         self._parts("preparation", "complete", ray.put(advantages), reference)
         return rows
 
-    def update(self, batch: EpisodeTable, algorithm: Algorithm, update: Update) -> dict[str, float]:  # noqa: ARG002
+    def update(self, batch: EpisodeTable, algorithm: Algorithm, update: Update) -> dict[str, float]:
         stats: dict[str, float] = self._parts("update", "update", algorithm, update)[0]
         return stats
 
-    def collected(self, batch: EpisodeTable) -> tuple[Batch, NDArray[np.float32]]:  # noqa: ARG002
+    def collected(self, batch: EpisodeTable) -> tuple[Batch, NDArray[np.float32]]:
         parts = self._parts("recording", "collected")
         whole = Batch.joined([part for _, part, _ in parts])
         ranked = replace(whole, reference=np.concatenate([logprobs for _, _, logprobs in parts]))

@@ -40,8 +40,8 @@ class Budget:
         self._most = None if self._cuda else most
         if self._most is not None:
             give_back()
-        _trim()
-        self._resident = _status("RssAnon")
+        trim()
+        self._resident = status_bytes("RssAnon")
         self._peaks: dict[str, int] = {}
 
     @contextmanager
@@ -58,7 +58,7 @@ class Budget:
             said = str(error).partition("DefaultCPUAllocator: ")[2] or str(error) or "nothing is left of its budget"
             traceback.clear_frames(error.__traceback__)  # frames hold the stage's objects
         finally:
-            peak = torch.cuda.max_memory_allocated() if self._cuda else _status("VmHWM") - shared - self._resident
+            peak = torch.cuda.max_memory_allocated() if self._cuda else status_bytes("VmHWM") - shared - self._resident
             self._peaks[name] = max(self._peaks.get(name, 0), peak)
         if said is not None:
             raise OutOfMemory(name, self._who, said.partition("\n")[0])
@@ -86,8 +86,8 @@ class Budget:
 
     def _bind(self) -> None:
         assert self._most is not None
-        used = _status("RssAnon") - self._resident
-        _LIMIT.change(max(0, _status("VmData") + self._most - SPARE_BYTES - used))
+        used = status_bytes("RssAnon") - self._resident
+        _LIMIT.change(max(0, status_bytes("VmData") + self._most - SPARE_BYTES - used))
 
     def peaks(self) -> dict[str, int]:
         """Peak bytes above the start by stage, since this was last asked."""
@@ -100,9 +100,9 @@ class Budget:
             torch.cuda.reset_peak_memory_stats()
             return 0
         if self._most is not None:
-            _trim()
+            trim()
         (OWN / "clear_refs").write_text(RESET_PEAK)
-        return _status("RssShmem") + _status("RssFile")
+        return status_bytes("RssShmem") + status_bytes("RssFile")
 
 
 class _Limit:
@@ -142,17 +142,19 @@ def of_memory(error: BaseException | None) -> bool:
     return said or of_memory(error.__context__)
 
 
-def _status(key: str) -> int:
+def status_bytes(key: str) -> int:
+    """What the kernel tells of this process, 0 where it tells nothing."""
     for line in (OWN / "status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) << 10
     return 0
 
 
-def _trim() -> None:
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+def trim() -> None:
+    """Give freed memory back to the system."""
+    own = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if own is not None:
+        own(0)
 
 
 def thin_threads() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from earl.actions.pool import open_pool, own_cores, part_of
 from earl.agents.parser import parser
-from earl.algorithms.registry import algorithm
 from earl.config import Config
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.rendezvous import Rendezvous
@@ -145,7 +144,7 @@ class RolloutActor(EpisodePlayer):
         sampler = make_sampler(config, policy, tp_group)
         self._split = own if isinstance(own := within(sampler), SplitSampler) else None
         self._fragment = self._kind(config, policy.tokenizer, sampler)
-        self._episodes = EpisodeStore(learnable(config, algorithm(config.algorithm.name, **config.algorithm.options)))
+        self._episodes = EpisodeStore(learnable(config))
 
     @stage("weights", alone=True)
     def load(self, weights: WeightSource, probe: Probe, version: int) -> LoadedWeights:
@@ -243,7 +242,6 @@ class RemoteSampler:
 
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """Set the expected version; the sampler's own process has loaded and checked the weights."""
-        del weights, probe
         self.version = version
 
     async def complete(self, prompt: Prompt) -> Completion:
@@ -289,7 +287,7 @@ class EnvironmentActor(EpisodePlayer):
         first_session = life * SESSIONS * SESSIONS
         router = Router([RemoteSampler(self._actors, place, first_session) for place in places])
         self._fragment = RolloutFragment(config, tokenizer_of(model_of(config, source)), router)
-        self._episodes = EpisodeStore(learnable(config, algorithm(config.algorithm.name, **config.algorithm.options)))
+        self._episodes = EpisodeStore(learnable(config))
 
     @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
     def meet(self, actors: Sequence[Any]) -> None:

@@ -79,7 +79,7 @@ class SamplerGroup:
             self._owner.note("dispatch", f"{said}: sent again")
         return source.metrics(tuple(member.node for member in self.members), loaded)
 
-    def _sent(self, weights: tuple[WeightSource, Probe], version: int) -> Sequence[LoadedWeights]:  # noqa: ARG002
+    def _sent(self, weights: tuple[WeightSource, Probe], version: int) -> Sequence[LoadedWeights]:
         """What each loaded of what the ranks sent it; empty where samplers read instead."""
         return ()
 
@@ -195,12 +195,12 @@ class RolloutWorkers(SamplerGroup, Players):
         self.costs = most(costs for _, costs in played)
         return [outlines[ticket] for ticket in self._holders]
 
-    def rows(self, groups: PlayedGroups) -> EpisodeTable:  # noqa: ARG002
+    def rows(self, groups: PlayedGroups) -> EpisodeTable:
         # Replacements play and pack again, until the rows are sent.
         tables = self._tell("rows", method("table", next(iter(self._holders)).step))
         return EpisodeTable.joined(tables, self._columns)
 
-    def whole(self, groups: PlayedGroups) -> list[Group]:  # noqa: ARG002
+    def whole(self, groups: PlayedGroups) -> list[Group]:
         found = self._fetch(self._holders)
         return [found[ticket] for ticket in self._holders]
 
