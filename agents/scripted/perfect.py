@@ -149,9 +149,8 @@ def solved_soon(game: Game, state: State) -> bool:
 
 
 @lru_cache(maxsize=1 << 16)
-def soonest(game: Game, state: State) -> tuple[int, ...]:
+def soonest(_game: Game, state: State) -> tuple[int, ...]:
     """The moves of Connect Four that win soonest, else draw, else lose latest."""
-    del game
     return tuple(import_module("earl.agents.scripted.connect4").soonest(state))
 
 
