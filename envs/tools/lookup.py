@@ -53,6 +53,6 @@ class LookupEnv(ToolEnv):
         return self.answer if self.turns >= self.hops else f'search("{self.chain[self.turns]}")'
 
     def random_action(self, rng: Random) -> str:
-        """Search for a word, or answer with it: any, or one that stands in the question or in an answer to it."""
-        word = rng.choice(re.findall("[A-Z][a-z]+", self.said)[1:] if rng.random() < 0.5 else NAMES + TOWNS)
+        """Search for a word, or answer with it: any that stands in the question or in what was found."""
+        word = rng.choice(re.findall("[A-Z][a-z]+", self.said)[1:])
         return f'search("{word}")' if rng.random() < 0.6 else word
