@@ -58,7 +58,9 @@ def folder_of(path: str | Path, weights: bool = True) -> Path:
 def _downloaded(path: str | Path, weights: bool) -> Path:
     folder = Path(path)
     if folder.exists():
-        raise EarlError(f"{folder} holds no model: there is no config.json; give a folder written by save_pretrained")
+        saved = max(folder.glob("checkpoints/step-*"), default=None)
+        cure = f"give {saved}, a checkpoint of this run" if saved else "give a folder written by save_pretrained"
+        raise EarlError(f"{folder} holds no model: there is no config.json; {cure}")
     hub = hub_id(str(path))
     patterns = DESCRIPTION + (WEIGHTS if weights else [])
     here = not _fetches.get()

@@ -125,6 +125,14 @@ def test_a_folder_without_a_model(earl, tiny: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_in_place_of_its_checkpoint(earl, tiny: Path, tmp_path: Path) -> None:
+    last = tmp_path / "one" / "checkpoints" / "step-000020"
+    last.mkdir(parents=True)
+    last.with_name("step-000010").mkdir()
+    said = earl("train", "tictactoe", "--config", tiny, "--runs", tmp_path / "runs", "--model", tmp_path / "one")
+    assert_refused(said, f"give {last}, a checkpoint of this run")
+
+
 def test_a_name_that_is_taken(earl, tiny: Path, trained: Path, everything) -> None:
     before = everything(trained.parent)
     for mode in ([], ["--dry-run"]):
