@@ -7,7 +7,8 @@ import pytest
 from earl.preflight import preflight
 from earl.recipe import build, load_toml
 
-RECIPES = sorted((Path(__file__).parents[1] / "configs").glob("[!_]*.toml"))
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted((ROOT / "configs").glob("[!_]*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -19,3 +20,8 @@ def test_a_recipe_is_short_and_sound(path: Path, tmp_path: Path) -> None:
     config = build(load_toml(path))
     assert config.env.name == path.stem
     assert preflight(config, tmp_path).config.env == config.env
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.toml")), ids=lambda path: path.stem)
+def test_an_example_of_the_docs_is_sound(path: Path, tmp_path: Path) -> None:
+    assert preflight(build(load_toml(path)), tmp_path).config.env.name == "tictactoe"
