@@ -7,8 +7,10 @@ from typing import Any
 
 from earl.envs.tools.base import ToolEnv
 from earl.envs.tools.kit import Workspace
+from earl.errors import EarlError
 
 KINDS = ("red", "blue", "green")
+MOST_ROWS = 100_000
 FUNCTIONS = ("sum", "max", "min")
 PROGRAM = "print({}(int(x.split(',')[1]) for x in open('data.csv') if '{}' in x))"
 
@@ -26,6 +28,8 @@ class TableEnv(Workspace, ToolEnv):
     max_turns = 4
 
     def __init__(self, rows: int = 200, sandbox: Mapping[str, Any] | None = None) -> None:
+        if not 1 <= rows <= MOST_ROWS:
+            raise EarlError(f"rows {rows!r} is not within 1 … {MOST_ROWS}")
         super().__init__(sandbox)
         self.rows, self.kind, self.answer = rows, "", 0
         self._content = b""

@@ -55,7 +55,7 @@ def test_every_algorithm_goes_on_where_it_was_broken_off(kind, tiny, new_run, wh
 
 @pytest.mark.slow
 def test_a_run_that_breaks_off_after_every_step(tiny, new_run, whole, remains, carry_on, stopping):
-    config = tiny(run={"checkpoint_every": 1}, algorithm={"name": "ppo", "kl": 0.1})
+    config = tiny(run={"checkpoint_every": 1}, algorithm={"name": "ppo", "kl": 0.1}, warm_start={"aggregate": True})
     folder = new_run(config)
     for step in range(7):
         with pytest.raises(BrokenPipeError):

@@ -215,6 +215,7 @@ def test_options_are_checked():
     for name, options in (
         ("aircraft", {"steepest": 90}),
         ("lookup", {"hops": 0}),
+        ("table", {"rows": 0}),
         ("code", {"steps": 7}),
         ("code", {"tests": 0}),
     ):
