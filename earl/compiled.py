@@ -10,8 +10,9 @@ LOOSE = {"reassoc", "contract"}
 """Sums in any order and fused products, so that loops are vectorised; NaN and infinity stay what they are."""
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Function, signature: str | None = None) -> Function:
+    """`signature`, such as "uint64(uint64, int64)": compiled for it at once; else for what it is called with."""
     try:
-        return cast(Function, njit(cache=True, fastmath=LOOSE)(function))
+        return cast(Function, njit(signature, cache=True, fastmath=LOOSE)(function))
     except RuntimeError:  # no folder that it could be cached in can be written to
-        return cast(Function, njit(fastmath=LOOSE)(function))
+        return cast(Function, njit(signature, fastmath=LOOSE)(function))

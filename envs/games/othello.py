@@ -1,8 +1,11 @@
 """Othello on bitboards, on a board of 4 × 4, 6 × 6 or 8 × 8. Bit i is cell i, counted from the top left, row by row."""
 
-from functools import cache, lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from earl.compiled import compiled
 from earl.envs.games.base import Game, Player
 from earl.envs.games.env import BoardGameEnv
 from earl.envs.games.mnk import CELL, LETTERS, MARKS, show
@@ -28,61 +31,85 @@ class Discs(NamedTuple):
         return self.plies & 1
 
 
+ZERO, ONE = np.uint64(0), np.uint64(1)
+ROWS, COLUMNS = (0, 1, 1, 1), (1, 0, 1, -1)
+"""Of a step in each direction; the other four are back."""
+
+
+@partial(compiled, signature="UniTuple(uint64, 2)(int64, int64)")
+def line(direction: int, size: int) -> tuple[np.uint64, np.uint64]:
+    """The bits of a step, and the cells that may lie between two discs of a line: none wraps around an edge."""
+    column = ZERO
+    for row in range(size):
+        column |= ONE << np.uint64(size * row)
+    board = column * np.uint64((1 << size) - 1)
+    if COLUMNS[direction]:
+        board &= ~(column | column << np.uint64(size - 1))
+    return np.uint64(ROWS[direction] * size + COLUMNS[direction]), board
+
+
+@partial(compiled, signature="uint64(uint64, uint64, int64)")
+def reachable(own: Any, other: Any, size: int) -> Any:
+    """The empty cells behind a run of the other player's discs that begins at an own one."""
+    found, board = ZERO, ZERO
+    for direction in range(4):
+        step, allowed = line(direction, size)
+        board |= allowed
+        between = other & allowed
+        up, down = between & (own << step), between & (own >> step)
+        for _ in range(size - 3):  # the longest run has two discs less than the board, and one is found
+            up, down = up | between & (up << step), down | between & (down >> step)
+        found |= up << step | down >> step
+    return found & board & ~(own | other)
+
+
+@partial(compiled, signature="uint64(uint64, uint64, uint64, int64)")
+def turned(own: Any, other: Any, disc: Any, size: int) -> Any:
+    """The other player's discs that a new one turns."""
+    found = ZERO
+    for direction in range(4):
+        step, allowed = line(direction, size)
+        between = other & allowed
+        for back in range(2):
+            run, end = ZERO, disc >> step if back else disc << step
+            while end & between:
+                run, end = run | end, end >> step if back else end << step
+            if end & own:
+                found |= run
+    return found
+
+
+def cells_of(board: int) -> tuple[int, ...]:
+    """In ascending order."""
+    found = []
+    while board:
+        found.append((board & -board).bit_length() - 1)
+        board &= board - 1
+    return tuple(found)
+
+
 class DiscRules:
     """The rules on a board of one size."""
 
     def __init__(self, size: int) -> None:
         self.size, self.cells = size, size * size
-        self.board, self.pass_move = (1 << self.cells) - 1, self.cells
-        left = sum(1 << size * row for row in range(size))
-        inner = self.board & ~(left | left << size - 1)
-        # A step and the cells that a run of the other player's discs may lie on: none wraps around an edge.
-        self.directions = ((1, inner), (size, self.board), (size + 1, inner), (size - 1, inner))
+        self.pass_move = self.cells
         self.corners = 1 | 1 << size - 1 | 1 << self.cells - size | 1 << self.cells - 1
         self.legal = lru_cache(POSITIONS)(self._legal)
-
-    def reachable(self, own: int, other: int) -> int:
-        """The empty cells behind a run of the other player's discs that begins at an own one."""
-        found = 0
-        for step, allowed in self.directions:
-            between = other & allowed
-            up, down = between & own << step, between & own >> step
-            up, down = up | between & up << step, down | between & down >> step
-            # From runs of two on by pairs of discs: six are the most on a board of 8 × 8.
-            pairs, below, double = between & between << step, between & between >> step, 2 * step
-            for _ in range(self.size // 4):
-                up, down = up | pairs & up << double, down | below & down >> double
-            found |= up << step | down >> step
-        return found & self.board & ~(own | other)
-
-    def turned(self, own: int, other: int, disc: int) -> int:
-        """The other player's discs that a new one turns."""
-        found = 0
-        for step, allowed in self.directions:
-            between = other & allowed
-            run, end = 0, disc << step
-            while end & between:
-                run, end = run | end, end << step
-            found |= run if end & own else 0
-            run, end = 0, disc >> step
-            while end & between:
-                run, end = run | end, end >> step
-            found |= run if end & own else 0
-        return found
 
     def _legal(self, state: Discs) -> tuple[int, ...]:
         first, second, plies = state
         own, other = (second, first) if plies & 1 else (first, second)
-        if found := self.reachable(own, other):
-            return tuple([cell for cell in range(self.cells) if found >> cell & 1])
-        return (self.pass_move,) if self.reachable(other, own) else ()
+        if found := reachable(own, other, self.size):
+            return cells_of(found)
+        return (self.pass_move,) if reachable(other, own, self.size) else ()
 
     def play(self, state: Discs, move: int) -> Discs:
         first, second, plies = state
         if move == self.pass_move:
             return Discs(first, second, plies + 1)
         disc, own, other = 1 << move, state[plies & 1], state[1 - (plies & 1)]
-        flips = self.turned(own, other, disc)
+        flips = turned(own, other, disc, self.size)
         assert flips and not (first | second) & disc, f"cell {move} turns nothing"
         own, other = own | disc | flips, other & ~flips
         return Discs(other, own, plies + 1) if plies & 1 else Discs(own, other, plies + 1)
@@ -94,7 +121,7 @@ class DiscRules:
     def promise(self, state: Discs, player: int) -> int:
         """Cells that the player could take, and many points for a corner."""
         own, other = state[player], state[1 - player]
-        return self.reachable(own, other).bit_count() + 12 * (own & self.corners).bit_count()
+        return int(reachable(own, other, self.size)).bit_count() + 12 * (own & self.corners).bit_count()
 
     def worth(self, cell: int) -> tuple[int, int]:
         """Corners first, then edges by their distance from corners, the cells beside corners last."""
