@@ -6,7 +6,7 @@ The environment and the scripted players depend on this file only.
 
 from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from random import Random
@@ -98,6 +98,15 @@ class Game:
     def seen(self, state: Any, seat: int) -> str:
         """What a seat is told of a state."""
         return self.sees(state, seat) if self.sees else f"{self.marks[seat]} {self.render(self._turned(state, seat))}"
+
+    @property
+    def with_own_first(self) -> "Game":
+        """The game with canonical boards, and instructions that say so."""
+        marks, stones = f"{self.marks[0]} and {self.marks[1]} are ", "X are your own {0}, O those of the other player, "
+        text = self.instructions.replace("told your mark", "told which player you are")
+        for kind in ("stones", "taken cells"):
+            text = text.replace(f"{marks}{kind}, ", stones.format(kind))
+        return replace(self, canonical=True, instructions=text)
 
     def _turned(self, state: Any, seat: int) -> Any:
         return self.stones(state.second, state.first, 1 - state.player) if self.canonical and seat else state

@@ -7,7 +7,6 @@ never touch a neighbour:
      0  7 14 21 28 35 42      bottom row
 """
 
-from dataclasses import replace
 from functools import cache
 
 from earl.envs.games.base import Game, Player, State
@@ -130,15 +129,7 @@ CONNECT4 = Game(
 )
 
 
-CANONICAL = replace(
-    CONNECT4,
-    canonical=True,
-    instructions=CONNECT4.instructions.replace(
-        "your mark, then the board, top row first: X and O are stones,",
-        "which player you are, then the board, top row first: X are your own stones, whichever player you are, O "
-        "those of the other one,",
-    ),
-)
+CANONICAL = CONNECT4.with_own_first
 
 
 def connect4(

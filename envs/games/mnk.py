@@ -200,8 +200,13 @@ TICTACTOE = mnk(
 )
 
 
-def tictactoe(seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0) -> BoardGameEnv:
-    return BoardGameEnv(TICTACTOE, seat, opponent, draw_reward)
+CANONICAL = TICTACTOE.with_own_first
+
+
+def tictactoe(
+    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, canonical: bool = False
+) -> BoardGameEnv:
+    return BoardGameEnv(CANONICAL if canonical else TICTACTOE, seat, opponent, draw_reward)
 
 
 def gomoku(

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.envs.games.base import State
-from earl.envs.games.mnk import TICTACTOE
+from earl.envs.games.mnk import CANONICAL, TICTACTOE
 
 ROWS = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
 COLUMNS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
@@ -28,6 +28,24 @@ def test_renders_numbers_in_empty_cells():
     assert TICTACTOE.render(State()) == "123\n456\n789"
     assert TICTACTOE.render(after(0, 2)) == "X2O\n456\n789"
     assert len(TICTACTOE.render(after(0, 2))) == 11
+
+
+@given(st.permutations(range(9)))
+def test_a_canonical_board_shows_own_marks_as_x_to_both_seats(cells):
+    state = State()
+    for cell in cells:
+        board = TICTACTOE.render(state)
+        turned = board.translate({ord("X"): "O", ord("O"): "X"})
+        assert [CANONICAL.seen(state, seat) for seat in (0, 1)] == [f"X {board}", f"O {turned}"]
+        assert CANONICAL.read((board, turned)[state.player], state.player) == state
+        if TICTACTOE.over(state):
+            break
+        state = TICTACTOE.play(state, cell)
+
+
+def test_a_game_with_canonical_boards_says_so():
+    assert "told which player you are, then the board: X are your own taken cells, O those of" in CANONICAL.instructions
+    assert "own" not in TICTACTOE.instructions
 
 
 def test_the_whole_game_tree_has_the_known_size():
