@@ -21,9 +21,10 @@ DECIDED = {"placement": {"address", "gpus", "dp", "tp", "cp", "samplers"}, "samp
 
 
 MATTER = (
-    *("learner.learning_rate", "learner.final_learning_rate", "run.steps", "warm_start.steps", "rollout.episodes"),
-    *("rollout.group_size", "algorithm.name", "algorithm.entropy", "algorithm.kl", "agent.instructions"),
-    *("agent.max_turn_tokens", "agent.retries", "agent.parser", "agent.thinking", "context.limit"),
+    *("learner.learning_rate", "learner.final_learning_rate", "run.steps", "warm_start.steps", "warm_start.distill"),
+    *("rollout.episodes", "rollout.group_size", "algorithm.name", "algorithm.entropy", "algorithm.kl"),
+    *("agent.instructions", "agent.max_turn_tokens", "agent.retries", "agent.parser", "agent.thinking"),
+    "context.limit",
 )
 """What a dry run names with where it came from."""
 

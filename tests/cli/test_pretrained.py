@@ -50,6 +50,13 @@ def test_a_pretrained_model_has_settings_of_its_own_and_each_says_where_it_comes
     assert "warning" not in told
 
 
+def test_a_pretrained_model_is_taught_nothing_by_a_scripted_teacher(earl: Callable, model: Path) -> None:
+    own = earl("train", "connect4", "--dry-run", "--json").json["settings"]
+    assert own["warm_start.distill"]["from"] == "recipe connect4.toml" and own["warm_start.distill"]["value"] > 0
+    said = earl("train", "connect4", "--model", model, "--dry-run", "--json").json["settings"]
+    assert said["warm_start.distill"] == {"value": 0.0, "from": "for a pretrained model"}
+
+
 @pytest.mark.slow
 def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_path: Path, tiny: Path) -> None:
     said = earl("train", "tictactoe", "--dry-run", "--json").json["settings"]
