@@ -22,7 +22,7 @@ WHY = {
     "gymnasium": "the environment interface",
     "huggingface-hub": "models by their hub id",
     "jinja2": "chat templates, which transformers renders with it",
-    "numba": "the sampler's loops and the solver of Connect Four, compiled",
+    "numba": "the sampler's loops, the solver of Connect Four and Othello's runs of discs, compiled",
     "numpy": "token arrays, packing, advantages",
     "pettingzoo": "`pettingzoo:NAME`: its games as environments, and earl's games for its users",
     "plotly": "the plots of the report",

@@ -271,7 +271,8 @@ def backwards(trajectory):
 
 
 def test_the_audit_hears_of_weights_that_are_too_old_or_others_than_said(ahead_recipe, new_run):
-    config, step = ahead_recipe(1), 10  # the weights of step 9 are kept, those of step 8 are not
+    step = 10  # the weights of step 9 are kept, those of step 8 are not
+    config = ahead_recipe(1, env={"delay_seconds": 0.05})  # so that games last longer than an update
     for name in "abcde":  # on a busy machine all of a step may be played ahead
         folder = new_run(config, name)
         carry_on(folder, Place(config))
