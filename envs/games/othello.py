@@ -1,11 +1,11 @@
 """Othello on bitboards, on a board of 4 × 4, 6 × 6 or 8 × 8. Bit i is cell i, counted from the top left, row by row."""
 
-from functools import cache, lru_cache, partial
+from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from earl.compiled import compiled
 from earl.envs.games.base import Game, Player
 from earl.envs.games.env import BoardGameEnv
 from earl.envs.games.mnk import CELL, LETTERS, MARKS, show
@@ -31,31 +31,17 @@ class Discs(NamedTuple):
         return self.plies & 1
 
 
-ZERO, ONE = np.uint64(0), np.uint64(1)
+ZERO = np.uint64(0)
 ROWS, COLUMNS = (0, 1, 1, 1), (1, 0, 1, -1)
-"""Of a step in each direction; the other four are back."""
+"""Of a step in each direction; the other four are back. A run of discs on `inner` cells cannot wrap around an edge."""
 
 
-@partial(compiled, signature="UniTuple(uint64, 2)(int64, int64)")
-def line(direction: int, size: int) -> tuple[np.uint64, np.uint64]:
-    """The bits of a step, and the cells that may lie between two discs of a line: none wraps around an edge."""
-    column = ZERO
-    for row in range(size):
-        column |= ONE << np.uint64(size * row)
-    board = column * np.uint64((1 << size) - 1)
-    if COLUMNS[direction]:
-        board &= ~(column | column << np.uint64(size - 1))
-    return np.uint64(ROWS[direction] * size + COLUMNS[direction]), board
-
-
-@partial(compiled, signature="uint64(uint64, uint64, int64)")
-def reachable(own: Any, other: Any, size: int) -> Any:
+def reachable(own: Any, other: Any, board: Any, inner: Any, size: int) -> Any:
     """The empty cells behind a run of the other player's discs that begins at an own one."""
-    found, board = ZERO, ZERO
+    found = ZERO
     for direction in range(4):
-        step, allowed = line(direction, size)
-        board |= allowed
-        between = other & allowed
+        step = np.uint64(ROWS[direction] * size + COLUMNS[direction])
+        between = other & (inner if COLUMNS[direction] else board)
         up, down = between & (own << step), between & (own >> step)
         for _ in range(size - 3):  # the longest run has two discs less than the board, and one is found
             up, down = up | between & (up << step), down | between & (down >> step)
@@ -63,13 +49,12 @@ def reachable(own: Any, other: Any, size: int) -> Any:
     return found & board & ~(own | other)
 
 
-@partial(compiled, signature="uint64(uint64, uint64, uint64, int64)")
-def turned(own: Any, other: Any, disc: Any, size: int) -> Any:
+def turned(own: Any, other: Any, disc: Any, board: Any, inner: Any, size: int) -> Any:
     """The other player's discs that a new one turns."""
     found = ZERO
     for direction in range(4):
-        step, allowed = line(direction, size)
-        between = other & allowed
+        step = np.uint64(ROWS[direction] * size + COLUMNS[direction])
+        between = other & (inner if COLUMNS[direction] else board)
         for back in range(2):
             run, end = ZERO, disc >> step if back else disc << step
             while end & between:
@@ -77,6 +62,14 @@ def turned(own: Any, other: Any, disc: Any, size: int) -> Any:
             if end & own:
                 found |= run
     return found
+
+
+@cache
+def _compiled() -> tuple[Callable[..., int], Callable[..., int]]:
+    from earl.compiled import compiled  # here, since to import numba takes half a second
+
+    boards = "uint64, uint64, uint64, uint64"
+    return compiled(reachable, f"uint64({boards}, int64)"), compiled(turned, f"uint64({boards}, uint64, int64)")
 
 
 def cells_of(board: int) -> tuple[int, ...]:
@@ -94,22 +87,28 @@ class DiscRules:
     def __init__(self, size: int) -> None:
         self.size, self.cells = size, size * size
         self.pass_move = self.cells
+        left = sum(1 << size * row for row in range(size))
+        self.board = (1 << self.cells) - 1
+        self.inner = self.board & ~(left | left << size - 1)
         self.corners = 1 | 1 << size - 1 | 1 << self.cells - size | 1 << self.cells - 1
         self.legal = lru_cache(POSITIONS)(self._legal)
+
+    def reachable(self, own: int, other: int) -> int:
+        return _compiled()[0](own, other, self.board, self.inner, self.size)
 
     def _legal(self, state: Discs) -> tuple[int, ...]:
         first, second, plies = state
         own, other = (second, first) if plies & 1 else (first, second)
-        if found := reachable(own, other, self.size):
+        if found := self.reachable(own, other):
             return cells_of(found)
-        return (self.pass_move,) if reachable(other, own, self.size) else ()
+        return (self.pass_move,) if self.reachable(other, own) else ()
 
     def play(self, state: Discs, move: int) -> Discs:
         first, second, plies = state
         if move == self.pass_move:
             return Discs(first, second, plies + 1)
         disc, own, other = 1 << move, state[plies & 1], state[1 - (plies & 1)]
-        flips = turned(own, other, disc, self.size)
+        flips = _compiled()[1](own, other, disc, self.board, self.inner, self.size)
         assert flips and not (first | second) & disc, f"cell {move} turns nothing"
         own, other = own | disc | flips, other & ~flips
         return Discs(other, own, plies + 1) if plies & 1 else Discs(own, other, plies + 1)
@@ -121,7 +120,7 @@ class DiscRules:
     def promise(self, state: Discs, player: int) -> int:
         """Cells that the player could take, and many points for a corner."""
         own, other = state[player], state[1 - player]
-        return int(reachable(own, other, self.size)).bit_count() + 12 * (own & self.corners).bit_count()
+        return self.reachable(own, other).bit_count() + 12 * (own & self.corners).bit_count()
 
     def worth(self, cell: int) -> tuple[int, int]:
         """Corners first, then edges by their distance from corners, the cells beside corners last."""
