@@ -170,8 +170,7 @@ def recipe(given: Options) -> Config:
     share = () if given.memory_share is None else (f"sampler.memory_share={given.memory_share}",)
     assignments = (*share, *given.assignments)  # --set takes precedence
     if given.env is not None:
-        # As where a pretrained model is trained.
-        no_imitation = {} if given.config else {"warm_start.steps": 0, "warm_start.distill": 0.0}
+        no_imitation = {} if given.config else {"warm_start.steps": 0}  # as where a pretrained model is trained
         return resolve(given.env, given.config, no_imitation, assignments)
     told = given.longest is not None or given.contexts is not None
     if not told and (given.prompt_tokens is None or given.reply_tokens is None):

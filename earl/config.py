@@ -155,9 +155,8 @@ class WarmStartConfig(Section):
     """Weight of the teacher's labels in the loss of reinforcement learning, where the teacher is asked what it would do
     in each state that the policy comes to; times 1 less the policy's return as a share of the teacher's, and 0 for good
     once that is 0."""
-    distill_steps: int | None = Field(None, ge=1)
-    """Steps of reinforcement learning after which the teacher is not asked any more; absent: all. Like `teacher` and
-    `noise` it says how, not whether."""
+    distill_steps: int = Field(0, ge=0)
+    """Steps of reinforcement learning after which the teacher is not asked any more; 0: all."""
 
 
 class AlgorithmConfig(Section):

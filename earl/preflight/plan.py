@@ -35,6 +35,7 @@ def _readers(config: Config, site: Site) -> set[str]:
         "on Ray": on_ray,
         "apart": site.kind == "disaggregated",
         "in turns": turns,
+        "a teacher": config.warm_start.distill > 0,
         "known groups": not place.max_staleness,
         "in turns on CPUs": turns and not site.gpus and not vllm,
         "a selector": config.selector.kind == "auto",

@@ -63,6 +63,7 @@ READERS = {
     "env.delay_seconds": (0.1, ALL),
     "rollout.resample": (2, ALL),  # not where rollout runs ahead, see below
     "warm_start.distill": (0.5, ALL),
+    "warm_start.distill_steps": (3, set()),  # with a weight: everywhere, see below
 }
 # What every learner reads.
 OF_ADAMW = {
@@ -107,6 +108,7 @@ def test_a_setting_is_read_or_refused(key: str, name: str) -> None:
 @pytest.mark.parametrize("name", SITES)
 def test_settings_that_another_setting_brings_into_use(name: str) -> None:
     check_options(recipe(learner={"lora_rank": 4, "lora_alpha": 4.0}), SITES[name])
+    check_options(recipe(warm_start={"distill": 0.5, "distill_steps": 3}), SITES[name])
     check_options(
         recipe(algorithm={"kl": 0.1, "kl_estimator": "k2", "kl_in": "reward", "reset_reference": 5}), SITES[name]
     )
