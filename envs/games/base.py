@@ -99,13 +99,17 @@ class Game:
         """What a seat is told of a state."""
         return self.sees(state, seat) if self.sees else f"{self.marks[seat]} {self.render(self._turned(state, seat))}"
 
-    @property
-    def with_own_first(self) -> "Game":
-        """The game with canonical boards, and instructions that say so."""
-        marks, stones = f"{self.marks[0]} and {self.marks[1]} are ", "X are your own {0}, O those of the other player, "
-        text = self.instructions.replace("told your mark", "told which player you are")
-        for kind in ("stones", "taken cells"):
-            text = text.replace(f"{marks}{kind}, ", stones.format(kind))
+    def with_canonical_boards(self, stones: str) -> "Game":
+        """The game with canonical boards, and instructions that say so, in which the stones are called `stones`."""
+        own, other = self.marks
+        told = {
+            "told your mark,": "told which player you are,",
+            f"{own} and {other} are {stones},": f"{own} are your own {stones}, {other} those of the other player,",
+        }
+        text = self.instructions
+        for before, after in told.items():
+            assert before in text, f"the instructions of {self.name} do not say {before!r}"
+            text = text.replace(before, after)
         return replace(self, canonical=True, instructions=text)
 
     def _turned(self, state: Any, seat: int) -> Any:

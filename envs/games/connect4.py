@@ -129,7 +129,7 @@ CONNECT4 = Game(
 )
 
 
-CANONICAL = CONNECT4.with_own_first
+CANONICAL = CONNECT4.with_canonical_boards("stones")
 
 
 def connect4(

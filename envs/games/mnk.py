@@ -200,7 +200,7 @@ TICTACTOE = mnk(
 )
 
 
-CANONICAL = TICTACTOE.with_own_first
+CANONICAL = TICTACTOE.with_canonical_boards("taken cells")
 
 
 def tictactoe(
