@@ -7,7 +7,7 @@ The environment and the scripted players depend on this file only.
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -28,7 +28,15 @@ class State(NamedTuple):
 
     def add(self, stone: int) -> "State":
         """The state after the player to move has set this stone."""
-        return State(self.first, self.second | stone) if self.player else State(self.first | stone, self.second)
+        first, second = self
+        return new_state((first, second | stone) if self.player else (first | stone, second))
+
+
+new_state = partial(tuple.__new__, State)
+"""`State` of a pair, in half the time of `State(*pair)`."""
+
+Turn = tuple[Any, int, tuple[int, ...], tuple[str, ...]]
+"""A state, the player to move, the legal moves, and their actions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,19 +93,26 @@ class Game:
     """Whether an opponent's moves before the agent's first one follow from the task, as a deal does, and so are the
     same in a group of episodes; else from the episode."""
 
+    advance: Callable[[Any, int], Turn] | None = None
+    """The turn after a move, where one function tells it in less time than `play` and `legal`."""
+    positions: int = 0
+    """How many positions and moves an environment remembers; as many as there are in a small game, else none."""
+
     @property
     def dealt(self) -> bool:
         return len(self.deals) > 1
 
     def deal(self, rng: Random) -> Any:
-        if not self.dealt:
-            return self.deals[0][0]
         below = _below(self)
         return self.deals[bisect(below, rng.random() * below[-1], hi=len(below) - 1)][0]
 
     def seen(self, state: Any, seat: int) -> str:
         """What a seat is told of a state."""
-        return self.sees(state, seat) if self.sees else f"{self.marks[seat]} {self.render(self._turned(state, seat))}"
+        if self.sees:
+            return self.sees(state, seat)
+        if self.canonical:
+            state = self._turned(state, seat)
+        return f"{self.marks[seat]} {self.render(state)}"
 
     def with_canonical_boards(self, stones: str) -> "Game":
         """The game with canonical boards, and instructions that say so, in which the stones are called `stones`."""

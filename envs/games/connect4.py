@@ -9,7 +9,7 @@ never touch a neighbour:
 
 from functools import cache
 
-from earl.envs.games.base import Game, Player, State
+from earl.envs.games.base import Game, Player, State, Turn, new_state
 from earl.envs.games.env import BoardGameEnv
 
 ROWS, COLUMNS = 6, 7
@@ -20,15 +20,28 @@ TOP = BOTTOM << ROWS - 1
 MIDDLE = (COLUMN[3], COLUMN[2] | COLUMN[3] | COLUMN[4], BOARD & ~(COLUMN[0] | COLUMN[6]))
 """The one, three and five central columns: a stone counts once for each group that contains it."""
 MARKS = ("X", "O")
-SECOND = 7 * COLUMNS
-BOTH_BOTTOMS = BOTTOM | BOTTOM << SECOND
-"""The bottom rows of two boards, the second player's above the first one's."""
+ACTIONS = tuple("1234567")
+LOWEST = tuple(1 << 7 * column for column in range(COLUMNS))
+HERE, ONE, TWO, THREE = (
+    sum(1 << 72 * copy + steps * shift for copy, shift in enumerate((1, 7, 6, 8))) for steps in range(4)
+)
+"""Factors that make four copies of a board, one for each direction, which are moved by so many steps along it."""
+
+# The text of a board, eight bytes a line, has the line's stones in a copy of the bitboard that is shifted so that bit 6
+# is the line's leftmost cell, and bit 13 the next one: each cell then has a bit in a byte of its own.
+LINES = sum(1 << 64 * (ROWS - 1 - row) + 6 - row for row in range(ROWS))
+CELLS = sum(1 << 64 * line + 7 * column + 6 for line in range(ROWS) for column in range(COLUMNS))
+LINE_ENDS = sum(ord("\n") << 64 * line + 56 for line in range(ROWS - 1))
+FIRST = bytes(1 << bit for bit in range(7))
+SECOND = bytes(3 * bit for bit in FIRST)
+CHARACTERS = bytes.maketrans(b"\0" + FIRST + SECOND, b"." + 7 * b"X" + 7 * b"O")
 
 
 @cache
-def open_columns(top: int) -> tuple[int, ...]:
-    """The columns that are not full, by the stones of the top row."""
-    return tuple(column for column in range(COLUMNS) if not top & COLUMN[column])
+def open_columns(top: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The columns that are not full, as moves and as actions, by the stones of the top row."""
+    columns = tuple(column for column in range(COLUMNS) if not top & COLUMN[column])
+    return columns, tuple(ACTIONS[column] for column in columns)
 
 
 def has_four(stones: int) -> bool:
@@ -48,16 +61,34 @@ def legal(state: State) -> tuple[int, ...]:
     occupied = first | second
     if has_four(first if occupied.bit_count() & 1 else second):
         return ()
-    return open_columns(occupied & TOP)
+    return open_columns(occupied & TOP)[0]
 
 
 def play(state: State, move: int) -> State:
     first, second = state
     occupied = first | second
     # Adding the column's bottom bit carries through its stones to the lowest empty cell.
-    stone = (occupied + (1 << 7 * move)) & COLUMN[move] & ~occupied
+    stone = occupied + LOWEST[move] & COLUMN[move]
     assert stone, f"column {move} is full"
-    return State(first, second | stone) if occupied.bit_count() & 1 else State(first | stone, second)
+    return new_state((first, second | stone) if occupied.bit_count() & 1 else (first | stone, second))
+
+
+def advance(state: State, move: int) -> Turn:
+    """`play` and `legal` in one. To multiply four times takes Python less time than the shifts of `has_four`."""
+    first, second = state
+    occupied = first | second
+    stone = occupied + LOWEST[move] & COLUMN[move]
+    assert stone, f"column {move} is full"
+    occupied |= stone
+    plies = occupied.bit_count()
+    if plies & 1:
+        own, player, after = first | stone, 1, new_state((first | stone, second))
+    else:
+        own, player, after = second | stone, 0, new_state((first, second | stone))
+    if plies > 6 and own * HERE & own * ONE & own * TWO & own * THREE:
+        return after, player, (), ()
+    moves, actions = open_columns(occupied & TOP)
+    return after, player, moves, actions
 
 
 def completing(stones: int, occupied: int) -> int:
@@ -88,15 +119,9 @@ def promise(state: State, player: int) -> int:
 
 def render(state: State) -> str:
     """Six rows of seven, the top row first: "." is empty, "X" and "O" are stones."""
-    both = state.first | state.second << SECOND
-    return "\n".join([_row(both >> row & BOTH_BOTTOMS) for row in (5, 4, 3, 2, 1, 0)])
-
-
-@cache
-def _row(stones: int) -> str:
-    """The text of a row by both players' stones on it, as on the bottom row."""
-    cells = (MARKS[0] if stones >> 7 * c & 1 else MARKS[1] if stones >> 7 * c + SECOND & 1 else "." for c in range(7))
-    return "".join(cells)
+    first, second = state
+    cells = (first * LINES & CELLS) + 3 * (second * LINES & CELLS) + LINE_ENDS
+    return cells.to_bytes(8 * ROWS - 1, "little").translate(CHARACTERS).decode("ascii")
 
 
 def stone(row: int, column: int) -> int:
@@ -106,7 +131,7 @@ def stone(row: int, column: int) -> int:
 CONNECT4 = Game(
     name="connect4",
     marks=MARKS,
-    actions=tuple("1234567"),
+    actions=ACTIONS,
     instructions=(
         "You play Connect Four on a board of six rows and seven columns. X moves first, then the players "
         "take turns to drop one stone into a column, where it falls to the lowest empty cell. Whoever has "
@@ -126,6 +151,7 @@ CONNECT4 = Game(
     stone=stone,
     solvable=True,
     opens_alike=False,
+    advance=advance,
 )
 
 

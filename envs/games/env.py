@@ -1,16 +1,49 @@
 """One seat of a game as a text environment; a scripted or random player has the other seat."""
 
+from functools import cache, lru_cache
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from earl.envs.base import OTHER_MOVES, Board, Info, TextEnv
-from earl.envs.games.base import Game, Player
+from earl.envs.games.base import Game, Player, Turn
 from earl.errors import EarlError
 from earl.seeds import draws
 
 RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
+
+
+class TurnTable:
+    """What an environment asks of a game. Of a small one all answers are remembered."""
+
+    def __init__(self, game: Game) -> None:
+        self.game = game
+        remembered = lru_cache(game.positions) if game.positions else lambda function: function
+        self.advance = game.advance or remembered(self._advance)
+        self.turn, self.seen, self.end = remembered(self._turn), remembered(game.seen), remembered(self._end)
+        self._first = None if game.dealt else self._turn(game.deals[0][0])
+
+    def first(self, seed: int) -> Turn:
+        """The first turn of a game, whose deal `seed` draws."""
+        return self._first or self.turn(self.game.deal(Random(f"deal {seed}")))
+
+    def _turn(self, state: Any) -> Turn:
+        moves = self.game.legal(state)
+        return state, state.player, moves, self.game.named(moves)
+
+    def _advance(self, state: Any, move: int) -> Turn:
+        return self._turn(self.game.play(state, move))
+
+    def _end(self, state: Any, seat: int) -> tuple[str, float, str]:
+        """What a seat is told at the end, the part of the stake that it wins, and the outcome."""
+        winner = self.game.winner(state)
+        outcome = "draw" if winner is None else "win" if winner == seat else "loss"
+        told = f"{self.game.seen(state, seat)}\n{RESULTS[outcome]}"
+        return told, self.game.gain(state, seat) / self.game.stake, outcome
+
+
+turn_table = cache(TurnTable)
 
 
 class BoardGameEnv(TextEnv):
@@ -26,50 +59,64 @@ class BoardGameEnv(TextEnv):
             raise EarlError(f"{game.name} has no seat {seat!r}; use 0 (moves first) or 1 (moves second)")
         if check := getattr(opponent, "check", None):  # scripted players do not play every game
             check(game)
-        self.game = game
+        self.game, self._table = game, turn_table(game)
         self.seat = seat
         self.opponent = opponent
         self.draw_reward = draw_reward
         self.instructions = game.instructions
         self.max_turns = (game.max_plies + 1) // 2
-        self.state: Any = game.deals[0][0]
+        self._turn: Turn = game.deals[0][0], 0, (), ()
         self.moves: list[str] = []
         """Made by `move` since `begin`."""
-        self._moves: tuple[int, ...] = ()
-        self.legal: tuple[str, ...] = ()
-        """The legal actions of the player to move."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         """Begin a game. `seed` draws what is dealt and, in games that open alike, the opponent's moves before the first
         of this seat; `options["opponent_seed"]` seeds the opponent's others, else `seed` does."""
         self.keep_seed(seed)
-        opponent_seed = (options or {}).get("opponent_seed", seed)
+        opponent_seed = options.get("opponent_seed", seed) if options else seed
         if opponent_seed is None:
             opponent_seed = int(self.np_random.integers(1 << 31))
         if seed is None:
             seed = opponent_seed
-        self.state = self._dealt(seed)
+        self._turn = self._table.first(seed)
         if self.opponent is not None:  # a new one: a model that plays has a conversation for each
-            self._rng = Random()
-        opens_alike = self.game.opens_alike and self.state.player != self.seat
-        if opens_alike:
+            self._rng = Random(0)
+        if self.game.opens_alike and self.player != self.seat:
             self._draw_by("opening", seed)
             self._go_on()
         self._draw_by("opponent", opponent_seed)
-        if not opens_alike:
-            self._go_on()
-        return self.game.seen(self.state, self.seat), {"role": "user", "legal_actions": self.legal}
+        self._go_on()
+        return self._table.seen(self.state, self.seat), {"role": "user", "legal_actions": self.legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
-        if action not in self.legal:
-            if not self.legal:
+        state, _, moves, legal = self._turn
+        if action not in legal:
+            if not legal:
                 raise EarlError("step() outside an episode; call reset() to begin one")
             broken = self.rule(action) or ""
-            return broken, 0.0, False, False, {"role": "user", "legal_actions": self.legal, "illegal": broken}
-        self.state = self.game.play(self.state, self._moves[self.legal.index(action)])
+            return broken, 0.0, False, False, {"role": "user", "legal_actions": legal, "illegal": broken}
+        self._turn = self._table.advance(state, moves[legal.index(action)])
         self._go_on()
         return self.seen_by(self.seat)
+
+    @property
+    def state(self) -> Any:
+        return self._turn[0]
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._turn = self._table.turn(state)
+
+    @property
+    def player(self) -> int:
+        """The seat of the player to move."""
+        return self._turn[1]
+
+    @property
+    def legal(self) -> tuple[str, ...]:
+        """The legal actions of the player to move; none before `reset` and after the end."""
+        return self._turn[3]
 
     @property
     def dealt(self) -> bool:
@@ -77,31 +124,28 @@ class BoardGameEnv(TextEnv):
         return self.game.dealt
 
     @property
-    def player(self) -> int:
-        """The seat of the player to move."""
-        return int(self.state.player)
-
-    @property
     def over(self) -> bool:
         return not self.legal
 
     def begin(self, seed: int) -> None:
         """Clear the board, or deal."""
-        self.moves = []
-        self.state = self._dealt(seed)
-        self._look()
+        self.moves, self._turn = [], self._table.first(seed)
 
     def move(self, action: str) -> None:
         """Make a legal move of the player to move."""
+        state, _, moves, legal = self._turn
         self.moves.append(action)
-        self.state = self.game.play(self.state, self._moves[self.legal.index(action)])
-        self._look()
+        self._turn = self._table.advance(state, moves[legal.index(action)])
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
-        if not self.legal:
-            return self._finish(seat)
-        return self.game.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": self.legal}
+        state, _, _, legal = self._turn
+        if legal:
+            return self._table.seen(state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
+        told, reward, outcome = self._table.end(state, seat)
+        if outcome == "draw" and not self.game.payoff:
+            reward = self.draw_reward
+        return told, reward, True, False, {"role": "user", "legal_actions": (), "outcome": outcome}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
@@ -124,9 +168,6 @@ class BoardGameEnv(TextEnv):
         marked = next((place for place in np.ndindex(*self.game.size) if self.game.stone(*place) == new), None)
         return Board(self.game.cells(after), marked)
 
-    def _dealt(self, seed: int) -> Any:
-        return self.game.deal(Random(f"deal {seed}")) if self.game.dealt else self.game.deals[0][0]
-
     def _draw_by(self, part: str, seed: int) -> None:
         """Seed what the opponent draws in one part of a game. Where none is given, its moves are drawn without a
         `Random`, which takes longer to seed than most games to play."""
@@ -135,29 +176,16 @@ class BoardGameEnv(TextEnv):
         else:  # not the plain seed: an agent that draws from Random(seed) would get the opponent's stream
             self._rng.seed(f"{part} {seed}")
 
-    def _look(self) -> None:
-        self._moves = self.game.legal(self.state)
-        self.legal = self.game.named(self._moves)
-
     def _go_on(self) -> None:
         """Let the opponent move until it is this seat's turn, or the end."""
-        game, state = self.game, self.state
-        while (moves := game.legal(state)) and state.player != self.seat:
+        state, player, moves, _ = turn = self._turn
+        while moves and player != self.seat:
             if self.opponent is None:
                 move = moves[int(next(self._draws) * len(moves))]
             else:
-                move = self.opponent.move(game, state, self._rng)
-            state = game.play(state, move)
-        self.state, self._moves, self.legal = state, moves, game.named(moves)
-
-    def _finish(self, seat: int) -> tuple[str, float, bool, bool, Info]:
-        winner = self.game.winner(self.state)
-        outcome = "draw" if winner is None else "win" if winner == seat else "loss"
-        reward = self.game.gain(self.state, seat) / self.game.stake
-        if outcome == "draw" and not self.game.payoff:
-            reward = self.draw_reward
-        info: Info = {"role": "user", "legal_actions": (), "outcome": outcome}
-        return f"{self.game.seen(self.state, seat)}\n{RESULTS[outcome]}", reward, True, False, info
+                move = self.opponent.move(self.game, state, self._rng)
+            state, player, moves, _ = turn = self._table.advance(state, move)
+        self._turn = turn
 
 
 class SharedSeat(TextEnv):

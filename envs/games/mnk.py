@@ -44,14 +44,29 @@ def _row(first: int, second: int, columns: int) -> str:
     return "".join(cells)
 
 
+def cell_table(cells: int) -> list[list[tuple[int, ...]]]:
+    """The cells of each byte of a bitboard, by its value."""
+    starts = range(0, cells, 8)
+    return [[tuple(start + bit for bit in range(8) if byte >> bit & 1) for byte in range(256)] for start in starts]
+
+
+def cells_of(board: int, table: list[list[tuple[int, ...]]]) -> tuple[int, ...]:
+    """In ascending order."""
+    found: list[int] = []
+    for cells, byte in zip(table, board.to_bytes(len(table), "little"), strict=True):
+        found += cells[byte]
+    return tuple(found)
+
+
 class LineRules:
     """The rules of one board; `line` in a row win."""
 
     def __init__(self, rows: int, columns: int, line: int) -> None:
         self.rows, self.columns, self.line, self.cells = rows, columns, line, rows * columns
-        self.small = self.cells <= SMALL
+        self.small, self.full = self.cells <= SMALL, (1 << self.cells) - 1
         self.names = tuple(_name(cell, columns, self.small) for cell in range(self.cells))
         self.labels = "\n".join("".join(self.names[row : row + columns]) for row in range(0, self.cells, columns))
+        self.table = cell_table(self.cells)
         self.directions = _directions(rows, columns, line)
         self.lines = [
             sum(1 << cell + step * number for number in range(line))
@@ -64,7 +79,6 @@ class LineRules:
             self.won = tuple(map(self.has_line, range(1 << self.cells))).__getitem__
         remembered = cache if self.small else lru_cache(POSITIONS)
         self.legal, self.wins = remembered(self._legal), remembered(self._wins)
-        self.play = cache(self._play) if self.small else self._play
         self.promise, self.render = remembered(self._promise), remembered(self._render)
 
     def has_line(self, stones: int) -> bool:
@@ -101,10 +115,9 @@ class LineRules:
     def _legal(self, state: State) -> tuple[int, ...]:
         if self.winner(state) is not None:
             return ()
-        occupied = state.first | state.second
-        return tuple([cell for cell in range(self.cells) if not occupied >> cell & 1])
+        return cells_of(self.full ^ (state.first | state.second), self.table)
 
-    def _play(self, state: State, move: int) -> State:
+    def play(self, state: State, move: int) -> State:
         assert not (state.first | state.second) >> move & 1, f"cell {move} is taken"
         return state.add(1 << move)
 
@@ -152,6 +165,7 @@ def mnk(
         stone=lambda row, column: 1 << columns * row + column,
         solvable=cells <= 12 or (line == 3 and cells <= 16),  # 4 × 4 with a line of four takes half a minute
         opens_alike=opens_alike,
+        positions=4 * POSITIONS if rules.small else 0,  # Tic-Tac-Toe has 16,167 moves
     )
 
 

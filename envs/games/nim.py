@@ -60,6 +60,7 @@ def nim_game(heaps: tuple[int, ...]) -> Game:
         preferred=tuple(range(len(moves))),
         promise=lambda _state, _player: 0,  # search sees the end, or knows nothing
         solvable=True,
+        positions=POSITIONS,
         deals=((Heaps(heaps), 1.0),),
     )
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from earl.envs.games.base import Game, Player
+from earl.envs.games.base import Game, Player, Turn
 from earl.envs.games.env import BoardGameEnv
-from earl.envs.games.mnk import CELL, LETTERS, MARKS, show
+from earl.envs.games.mnk import CELL, LETTERS, MARKS, cell_table, cells_of, show
 from earl.errors import EarlError
 
 SIZES = (4, 6, 8)
@@ -46,7 +46,7 @@ def reachable(own: Any, other: Any, board: Any, inner: Any, size: int) -> Any:
         for _ in range(size - 3):  # the longest run has two discs less than the board, and one is found
             up, down = up | between & (up << step), down | between & (down >> step)
         found |= up << step | down >> step
-    return found & board & ~(own | other)
+    return found & (board ^ (own | other))
 
 
 def turned(own: Any, other: Any, disc: Any, board: Any, inner: Any, size: int) -> Any:
@@ -72,25 +72,18 @@ def _compiled() -> tuple[Callable[..., int], Callable[..., int]]:
     return compiled(reachable, f"uint64({boards}, int64)"), compiled(turned, f"uint64({boards}, uint64, int64)")
 
 
-def cells_of(board: int) -> tuple[int, ...]:
-    """In ascending order."""
-    found = []
-    while board:
-        found.append((board & -board).bit_length() - 1)
-        board &= board - 1
-    return tuple(found)
-
-
 class DiscRules:
     """The rules on a board of one size."""
 
     def __init__(self, size: int) -> None:
         self.size, self.cells = size, size * size
-        self.pass_move = self.cells
+        self.pass_move, self.table = self.cells, cell_table(self.cells)
         left = sum(1 << size * row for row in range(size))
+        self.names = (*(f"{LETTERS[cell % size]}{cell // size + 1}" for cell in range(self.cells)), PASS)
         self.board = (1 << self.cells) - 1
         self.inner = self.board & ~(left | left << size - 1)
         self.corners = 1 | 1 << size - 1 | 1 << self.cells - size | 1 << self.cells - 1
+        self.start = _start(size)
         self.legal = lru_cache(POSITIONS)(self._legal)
 
     def reachable(self, own: int, other: int) -> int:
@@ -98,9 +91,11 @@ class DiscRules:
 
     def _legal(self, state: Discs) -> tuple[int, ...]:
         first, second, plies = state
+        if state == self.start:  # without numba, so that a game is begun at once
+            return cells_of(int(reachable(first, second, self.board, self.inner, self.size)), self.table)
         own, other = (second, first) if plies & 1 else (first, second)
         if found := self.reachable(own, other):
-            return cells_of(found)
+            return cells_of(found, self.table)
         return (self.pass_move,) if self.reachable(other, own) else ()
 
     def play(self, state: Discs, move: int) -> Discs:
@@ -112,6 +107,11 @@ class DiscRules:
         assert flips and not (first | second) & disc, f"cell {move} turns nothing"
         own, other = own | disc | flips, other & ~flips
         return Discs(other, own, plies + 1) if plies & 1 else Discs(own, other, plies + 1)
+
+    def advance(self, state: Discs, move: int) -> Turn:
+        after = self.play(state, move)
+        moves = self._legal(after)
+        return after, after.plies & 1, moves, tuple([self.names[move] for move in moves])
 
     def winner(self, state: Discs) -> int | None:
         lead = state.first.bit_count() - state.second.bit_count()
@@ -132,11 +132,10 @@ class DiscRules:
 @cache
 def othello_game(size: int) -> Game:
     rules, cells = DiscRules(size), size * size
-    names = (*(f"{LETTERS[cell % size]}{cell // size + 1}" for cell in range(cells)), PASS)
     return Game(
         name="othello",
         marks=MARKS,
-        actions=names,
+        actions=rules.names,
         instructions=(
             f"You play Othello on a board of {size} rows and {size} columns. X moves first. A move puts a disc on an "
             "empty cell so that discs of the other player stand in an unbroken row, column or diagonal between it and "
@@ -151,10 +150,11 @@ def othello_game(size: int) -> Game:
         play=rules.play,
         winner=rules.winner,
         promise=rules.promise,
+        advance=rules.advance,
         render=lambda state: show(state.first, state.second, size, size),
         stone=lambda row, column: 1 << size * row + column,
         stones=Discs,
-        deals=((_start(size), 1.0),),
+        deals=((rules.start, 1.0),),
         solvable=size <= SOLVED,
     )
 

@@ -112,6 +112,7 @@ def poker(name: str, deck: tuple[int, ...], sizes: tuple[int, ...], most_bets: i
         play=rules.play,
         winner=rules.winner,
         solvable=True,
+        positions=HANDS,
         deals=tuple((Hand(cards), dealt.count(cards) / len(dealt)) for cards in sorted({*dealt})),
         sees=rules.sees,
         payoff=rules.payoff,

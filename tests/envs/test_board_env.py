@@ -5,7 +5,7 @@ import pytest
 from earl.envs import registry
 from earl.envs.games import GAMES
 from earl.envs.games.base import State
-from earl.envs.games.env import BoardGameEnv
+from earl.envs.games.env import BoardGameEnv, turn_table
 from earl.envs.games.mnk import TICTACTOE
 from earl.errors import EarlError
 
@@ -118,6 +118,19 @@ def test_steps_outside_an_episode_and_unknown_seats_are_refused():
         env.step("6")
     with pytest.raises(EarlError, match="no seat 2; use 0"):
         BoardGameEnv(TICTACTOE, seat=2)
+
+
+@pytest.mark.parametrize("name", ["tictactoe", "connect4", "gomoku", "othello", "nim", "kuhn", "leduc", "bargain"])
+def test_turns_follow_each_other_as_play_and_legal_say(name: str) -> None:
+    game = registry.make(name).game
+    for seed in range(20):
+        rng, turn = Random(seed), turn_table(game).first(seed)
+        while turn[2]:
+            move = rng.choice(turn[2])
+            after = game.play(turn[0], move)
+            turn = turn_table(game).advance(turn[0], move)
+            assert turn == (after, after.player, game.legal(after), game.legal_actions(after))
+            assert type(turn[0]) is type(after)
 
 
 def test_max_turns_are_half_the_plies_rounded_up():

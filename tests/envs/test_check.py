@@ -29,7 +29,6 @@ class GlobalChance(BoardGameEnv):
     def _go_on(self):
         if self.state.player != self.seat and (legal := self.game.legal(self.state)):
             self.state = self.game.play(self.state, random.choice(legal))
-        self._look()
 
 
 class Strips(BoardGameEnv):

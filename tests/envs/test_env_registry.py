@@ -90,3 +90,13 @@ def test_nothing_heavy_and_no_environment_is_loaded_with_the_registry():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_numba_is_not_imported_to_begin_episodes():
+    # It takes half a second, and Othello's rules need it once a move is made.
+    code = (
+        "import sys; from earl.envs import registry; "
+        "[registry.spec(name) for name in registry.names()]; print('numba' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
