@@ -81,12 +81,13 @@ class BoardGameEnv(TextEnv):
         self._turn = self._table.first(seed)
         if self.opponent is not None:  # a new one: a model that plays has a conversation for each
             self._rng = Random(0)
-        if self.game.opens_alike and self.player != self.seat:
+        if self._turn[1] != self.seat and self.game.opens_alike:
             self._draw_by("opening", seed)
             self._go_on()
         self._draw_by("opponent", opponent_seed)
         self._go_on()
-        return self._table.seen(self.state, self.seat), {"role": "user", "legal_actions": self.legal}
+        state, _, _, legal = self._turn
+        return self._table.seen(state, self.seat), {"role": "user", "legal_actions": legal}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
