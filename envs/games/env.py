@@ -33,7 +33,7 @@ class TurnTable:
         return state, state.player, moves, self.game.named(moves)
 
     def _advance(self, state: Any, move: int) -> Turn:
-        return self._turn(self.game.play(state, move))
+        return self.turn(self.game.play(state, move))
 
     def _end(self, state: Any, seat: int) -> tuple[str, float, str]:
         """What a seat is told at the end, the part of the stake that it wins, and the outcome."""
