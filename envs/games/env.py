@@ -19,6 +19,7 @@ class TurnTable:
 
     def __init__(self, game: Game) -> None:
         self.game = game
+        self._legal = getattr(game.legal, "__wrapped__", game.legal)  # of a large game only search remembers positions
         remembered = lru_cache(game.positions) if game.positions else lambda function: function
         self.advance = game.advance or remembered(self._advance)
         self.turn, self.seen, self.end = remembered(self._turn), remembered(game.seen), remembered(self._end)
@@ -29,7 +30,7 @@ class TurnTable:
         return self._first or self.turn(self.game.deal(Random(f"deal {seed}")))
 
     def _turn(self, state: Any) -> Turn:
-        moves = self.game.legal(state)
+        moves = self._legal(state)
         return state, state.player, moves, self.game.named(moves)
 
     def _advance(self, state: Any, move: int) -> Turn:

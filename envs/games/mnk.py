@@ -5,6 +5,7 @@ Bit i of a bitboard is cell i, counted from the top left, row by row.
 
 from collections.abc import Callable
 from functools import cache, lru_cache
+from typing import Any
 
 from earl.envs.games.base import Game, Player, State
 from earl.envs.games.env import BoardGameEnv
@@ -32,16 +33,21 @@ INSTRUCTIONS = (
 )
 
 
-def show(first: int, second: int, rows: int, columns: int) -> str:
-    """One line a row; an empty cell is a dot."""
-    full = (1 << columns) - 1
-    return "\n".join([_row(first >> r & full, second >> r & full, columns) for r in range(0, rows * columns, columns)])
+def board_text(rows: int, columns: int) -> Callable[[Any], str]:
+    """A function that draws two bitboards, one line a row; an empty cell is a dot."""
+    cells, full = rows * columns, (1 << columns) - 1
+    both_rows = full | full << cells
 
+    @cache
+    def row(both: int) -> str:
+        marks = (MARKS[0] if both >> c & 1 else MARKS[1] if both >> c + cells & 1 else "." for c in range(columns))
+        return "".join(marks)
 
-@cache
-def _row(first: int, second: int, columns: int) -> str:
-    cells = (MARKS[0] if first >> c & 1 else MARKS[1] if second >> c & 1 else "." for c in range(columns))
-    return "".join(cells)
+    def text(state: Any) -> str:
+        both = state[0] | state[1] << cells
+        return "\n".join([row(both >> start & both_rows) for start in range(0, cells, columns)])
+
+    return text
 
 
 def cell_table(cells: int) -> list[list[tuple[int, ...]]]:
@@ -62,7 +68,7 @@ class LineRules:
     """The rules of one board; `line` in a row win."""
 
     def __init__(self, rows: int, columns: int, line: int) -> None:
-        self.rows, self.columns, self.line, self.cells = rows, columns, line, rows * columns
+        self.line, self.cells = line, rows * columns
         self.small, self.full = self.cells <= SMALL, (1 << self.cells) - 1
         self.names = tuple(_name(cell, columns, self.small) for cell in range(self.cells))
         self.labels = "\n".join("".join(self.names[row : row + columns]) for row in range(0, self.cells, columns))
@@ -79,7 +85,9 @@ class LineRules:
             self.won = tuple(map(self.has_line, range(1 << self.cells))).__getitem__
         remembered = cache if self.small else lru_cache(POSITIONS)
         self.legal, self.wins = remembered(self._legal), remembered(self._wins)
-        self.promise, self.render = remembered(self._promise), remembered(self._render)
+        self.promise = remembered(self._promise)
+        self.text = board_text(rows, columns)
+        self.render = self._numbered if self.small else self.text
 
     def has_line(self, stones: int) -> bool:
         for step, starts in self.directions:
@@ -130,12 +138,10 @@ class LineRules:
         own, other = state[player], state[1 - player]
         return sum([1 + (own & line).bit_count() for line in self.lines if not other & line])
 
-    def _render(self, state: State) -> str:
-        r"""One line a row. A numbered board of three rows: "X2O\n456\n789", any other has dots: "X.O\n...\n..."."""
-        shown = show(state.first, state.second, self.rows, self.columns)
-        if not self.small:
-            return shown
-        return "".join([cell if mark == "." else mark for cell, mark in zip(self.labels, shown, strict=True)])
+    def _numbered(self, state: State) -> str:
+        r"""Empty cells show their number: "X2O\n456\n789"."""
+        marks = zip(self.labels, self.text(state), strict=True)
+        return "".join([label if mark == "." else mark for label, mark in marks])
 
 
 @cache

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from earl.envs.games.base import Game, Player, Turn
+from earl.envs.games.base import Game, Player
 from earl.envs.games.env import BoardGameEnv
-from earl.envs.games.mnk import CELL, LETTERS, MARKS, cell_table, cells_of, show
+from earl.envs.games.mnk import CELL, LETTERS, MARKS, board_text, cell_table, cells_of
 from earl.errors import EarlError
 
 SIZES = (4, 6, 8)
@@ -79,7 +79,6 @@ class DiscRules:
         self.size, self.cells = size, size * size
         self.pass_move, self.table = self.cells, cell_table(self.cells)
         left = sum(1 << size * row for row in range(size))
-        self.names = (*(f"{LETTERS[cell % size]}{cell // size + 1}" for cell in range(self.cells)), PASS)
         self.board = (1 << self.cells) - 1
         self.inner = self.board & ~(left | left << size - 1)
         self.corners = 1 | 1 << size - 1 | 1 << self.cells - size | 1 << self.cells - 1
@@ -108,11 +107,6 @@ class DiscRules:
         own, other = own | disc | flips, other & ~flips
         return Discs(other, own, plies + 1) if plies & 1 else Discs(own, other, plies + 1)
 
-    def advance(self, state: Discs, move: int) -> Turn:
-        after = self.play(state, move)
-        moves = self._legal(after)
-        return after, after.plies & 1, moves, tuple([self.names[move] for move in moves])
-
     def winner(self, state: Discs) -> int | None:
         lead = state.first.bit_count() - state.second.bit_count()
         return None if lead == 0 or self.legal(state) else int(lead < 0)
@@ -132,10 +126,11 @@ class DiscRules:
 @cache
 def othello_game(size: int) -> Game:
     rules, cells = DiscRules(size), size * size
+    names = (*(f"{LETTERS[cell % size]}{cell // size + 1}" for cell in range(cells)), PASS)
     return Game(
         name="othello",
         marks=MARKS,
-        actions=rules.names,
+        actions=names,
         instructions=(
             f"You play Othello on a board of {size} rows and {size} columns. X moves first. A move puts a disc on an "
             "empty cell so that discs of the other player stand in an unbroken row, column or diagonal between it and "
@@ -150,8 +145,7 @@ def othello_game(size: int) -> Game:
         play=rules.play,
         winner=rules.winner,
         promise=rules.promise,
-        advance=rules.advance,
-        render=lambda state: show(state.first, state.second, size, size),
+        render=board_text(size, size),
         stone=lambda row, column: 1 << size * row + column,
         stones=Discs,
         deals=((rules.start, 1.0),),
