@@ -102,9 +102,10 @@ class Game:
     def dealt(self) -> bool:
         return len(self.deals) > 1
 
-    def deal(self, rng: Random) -> Any:
+    def deal(self, uniform: float) -> Any:
+        """The deal that a number within 0 … 1 draws."""
         below = _below(self)
-        return self.deals[bisect(below, rng.random() * below[-1], hi=len(below) - 1)][0]
+        return self.deals[bisect(below, uniform * below[-1], hi=len(below) - 1)][0]
 
     def seen(self, state: Any, seat: int) -> str:
         """What a seat is told of a state."""

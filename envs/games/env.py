@@ -13,6 +13,9 @@ from earl.seeds import draws
 
 RESULTS = {"win": "you win", "draw": "draw", "loss": "you lose"}
 
+DEALS = 0xD1B54A32D192ED03
+"""Sets what is dealt apart from the opponent's draws by the same seed."""
+
 
 class TurnTable:
     """What an environment asks of a game. Of a small one all answers are remembered."""
@@ -27,7 +30,7 @@ class TurnTable:
 
     def first(self, seed: int) -> Turn:
         """The first turn of a game, whose deal `seed` draws."""
-        return self._first or self.turn(self.game.deal(Random(f"deal {seed}")))
+        return self._first or self.turn(self.game.deal(next(draws(seed ^ DEALS))))
 
     def _turn(self, state: Any) -> Turn:
         moves = self._legal(state)
