@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -75,10 +75,6 @@ def minibatches(order: Generator, rows: int, count: int) -> list[Numbers]:
     return [part for part in np.array_split(order.permutation(rows), count) if len(part)]
 
 
-def order_of(seed: int) -> Generator:
-    return np.random.Generator(np.random.PCG64(seed))
-
-
 R = TypeVar("R", bound=Rows)
 
 
@@ -88,8 +84,8 @@ class Chunk(Generic[R]):
 
     kinds: R  # [U] distinct rows for one forward pass
     members: R  # [N] rows, N ≥ U
-    copies: NDArray[np.int64]  # [N], the index in `kinds` of each member
-    numbers: NDArray[np.int64]
+    copies: Numbers  # [N], the index in `kinds` of each member
+    numbers: Numbers
     """[N], the index of each member in the source rows; empty for a silent chunk."""
 
     def scores(self, scorer: Scorer, temperature: float, truncation: Truncation = NOTHING_CUT) -> Scores:
@@ -203,13 +199,7 @@ class Learner:
         log_ratio = (self.logprobs(rows, reference=True, part=part) - rows.logprobs)[rows.mask]
         return rows.turns[rows.mask], kl_estimate(torch.from_numpy(log_ratio), estimator).numpy()
 
-    def complete(
-        self,
-        rows: Rows,
-        advantages: Advantages,
-        reference: bool,
-        part: RowShare | None = None,
-    ) -> Batch:
+    def complete(self, rows: Rows, advantages: Advantages, reference: bool, part: RowShare | None = None) -> Batch:
         """The batch of `rows`. advantages: of all turns of the step; reference: add its log-probs."""
         known = self.logprobs(rows, reference=True, part=part) if reference else None
         return complete(rows, advantages, known)
@@ -232,7 +222,7 @@ class Learner:
         """
         for group in self.state.optimizer.param_groups:
             group["lr"] = update.learning_rate
-        part, order = part or RowShare.whole(batch), order_of(update.seed)
+        part, order = part or RowShare.whole(batch), default_rng(update.seed)
         batch, importance = self._corrected(batch, update, part)
         collected = [
             self._minibatch(batch, rows, algorithm, update, part)
@@ -286,7 +276,7 @@ class Learner:
         return known, {name: value / total for name, value in zip(CORRECTION, sums, strict=True)}
 
     def _minibatch(
-        self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: RowShare
+        self, batch: Batch, rows: Numbers, algorithm: Algorithm, update: Update, part: RowShare
     ) -> dict[str, float]:
         """One optimiser step on gradients summed over processes, for rows of the step wherever they lie. Returns the
         statistics; empty when the step was skipped because loss or gradient are not finite. Both are sums over all
@@ -334,9 +324,8 @@ class Learner:
         stats = {"loss": loss, "entropy": entropy, **stats}
         loss = loss - update.entropy * entropy
         if update.kl:
-            stats["kl_to_reference"] = divergence = _aggregated(
-                kl_to_reference(inputs, update.kl_estimator), inputs, algorithm, counts
-            )
+            divergences = kl_to_reference(inputs, update.kl_estimator)
+            stats["kl_to_reference"] = divergence = _aggregated(divergences, inputs, algorithm, counts)
             loss = loss + update.kl * divergence
         if update.distillation:
             stats["distillation_loss"] = taught = -scores.labels.sum()

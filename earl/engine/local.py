@@ -166,16 +166,12 @@ class Wanted(NamedTuple):
     new: Sequence[int]
 
 
-def _size(context: Wanted) -> int:
-    """Size class: contexts of one class differ at most by a factor of two in new tokens; padding is below half."""
-    return (len(context.new) - 1).bit_length()
-
-
 def _passes(wanted: Mapping[Name, Wanted]) -> Iterator[list[Name]]:
-    """Contexts of one size class in passes of at most PASS_TOKENS new tokens, or of one context."""
+    """Split contexts into passes of at most PASS_TOKENS new tokens, or of one context. The new tokens of a pass differ
+    at most by a factor of two, so that less than half of it is padding."""
     alike: dict[int, list[Name]] = {}
     for name, context in wanted.items():
-        alike.setdefault(_size(context), []).append(name)
+        alike.setdefault((len(context.new) - 1).bit_length(), []).append(name)
     for _, names in sorted(alike.items()):
         each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
         yield from (names[start : start + each] for start in range(0, len(names), each))

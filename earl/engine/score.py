@@ -93,9 +93,8 @@ def portion(rows: Spans, group: ProcessGroup) -> Portion:
 
 def _bounds(total: int, size: int, rank: int) -> list[tuple[int, int]]:
     """Begin and end of a process's pieces: 17 tokens over 2 give [(0, 4), (12, 17)] and [(4, 8), (8, 12)]."""
-    return [
-        (total * number // (2 * size), total * (number + 1) // (2 * size)) for number in (rank, 2 * size - 1 - rank)
-    ]
+    cuts = [*pairwise(total * number // (2 * size) for number in range(2 * size + 1))]
+    return [cuts[rank], cuts[-1 - rank]]
 
 
 def _piece(rows: Spans, start: int, stop: int) -> tuple[int, Spans]:

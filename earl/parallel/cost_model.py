@@ -130,6 +130,11 @@ class CostModel:
         return self.network_gbps * GIGABIT
 
     @property
+    def link_bandwidth(self) -> float:
+        """Bytes per second that collectives reach between the devices of a host."""
+        return self.device.link_bandwidth * self.values["link"]
+
+    @property
     def host_devices(self) -> int:
         """Devices of one host; of CPUs as many as are asked for."""
         return self.cluster.gpus_per_host or self.config.placement.ranks
@@ -175,17 +180,14 @@ class CostModel:
 
     def need(self, choice: Choice, load: Load) -> Need:
         """The verdict on a layout for a load, of which the longest context has to fit."""
-        if why := self.why_not_built(choice):
-            return Need(0, 0, why)
-        needed, room = self._sampling(choice, load) if choice.stage == "rollout" else self._learning(choice, load)
-        why = f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else ""
-        return Need(needed, room, why)
-
-    def why_not_built(self, choice: Choice) -> str:
-        """Whatever the load; empty: it can be built."""
         if choice.stage == "rollout":
-            return why_not_split(self.shape, choice.layout.tp, self.software is not OWN)
-        return why_not_shared(self.shape, choice.layout)
+            why, sizes = why_not_split(self.shape, choice.layout.tp, self.software is not OWN), self._sampling_bytes
+        else:
+            why, sizes = why_not_shared(self.shape, choice.layout), self._learning_bytes
+        if why:
+            return Need(0, 0, why)
+        needed, room = sizes(choice, load)
+        return Need(needed, room, f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else "")
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         return self.need(choice, load).why_not
@@ -194,14 +196,14 @@ class CostModel:
         """Of the process that needs the most, without a margin."""
         if choice.stage != "rollout":
             return self.learner_peak(choice, load).peak
-        return self._slots(choice, load) if self.on_host else self._sampling(choice, load)[0]
+        return self._slots(choice, load) if self.on_host else self._sampling_bytes(choice, load)[0]
 
-    def _margin(self, choice: Choice, otherwise: float) -> float:
-        known = self.filled.get(choice)
-        return otherwise if known is None else known * MEASURED_MARGIN
+    def _margin(self, choice: Choice, default: float) -> float:
+        """The factor on predicted memory: measured, or the default."""
+        return self.filled[choice] * MEASURED_MARGIN if choice in self.filled else default
 
-    def _sampling(self, choice: Choice, load: Load) -> tuple[int, int]:
-        """Needed and given bytes. An engine that lets contexts wait has to hold one."""
+    def _sampling_bytes(self, choice: Choice, load: Load) -> tuple[int, int]:
+        """Needed and available bytes. An engine that lets contexts wait has to hold one."""
         engine = self.engine(choice.layout.tp)
         held = engine.weight_bytes + engine.reserve_bytes(self.values)
         room = max(0, held + engine.room_bytes(self.values))
@@ -224,7 +226,8 @@ class CostModel:
         own, prompts = held(load.sequences), held(self.config.rollout.prompts)
         return own.peak - own.activations + prompts.activations
 
-    def _learning(self, choice: Choice, load: Load) -> tuple[int, int]:
+    def _learning_bytes(self, choice: Choice, load: Load) -> tuple[int, int]:
+        """Needed and available bytes."""
         peak = self.learner_peak(choice, load).peak
         if self.on_host:
             return int(peak * self._margin(choice, HOST_MARGIN)), self.memory_bytes
@@ -266,7 +269,7 @@ class CostModel:
             fast = rollout(*self._served(choice, load)).tokens_per_gpu_s
             assert fast is not None, "the longest one fits"
             written = self._written(choice, load) / (choice.layout.tp * choice.layout.pp)
-            return Estimate(*(written / speed for speed in (fast.value, fast.high, fast.low)))
+            return Estimate(written / fast.value, written / fast.high, written / fast.low)
         return guessed(self.learner_seconds(choice, load))
 
     def split(self, context: int) -> tuple[int, int]:
@@ -349,35 +352,31 @@ class CostModel:
         if way.cp == 1:
             return 0.0
         others = way.tokens * engine.token_bytes * (way.cp - 1) / way.cp
-        return (
-            others / (self.device.link_bandwidth * self.values["link"]) + self.shape.layers * self.values["all_reduce"]
-        )
+        return others / self.link_bandwidth + self.shape.layers * self.values["all_reduce"]
 
     def _travelling_seconds(self, way: Training) -> float:
         """Of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
         if way.ep == 1:
             return 0.0
         sent = way.portion / way.tp * self.shape.experts_per_token * self.shape.hidden * way.float_bytes
-        crossing = sent * (way.ep - 1) / way.ep / (self.device.link_bandwidth * self.values["link"])
+        crossing = sent * (way.ep - 1) / way.ep / self.link_bandwidth
         return 2 * self.shape.layers * (crossing + self.values["all_reduce"])
 
     def _fetching_seconds(self, way: Training, copies: float) -> float:
         """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
         hosts = ceil(way.layout.shards * way.tp / self.host_devices) if not self.on_host else 1
-        size, experts = (
-            copies * count * way.float_bytes for count in (self.shape.parameters, parts(self.shape).experts)
-        )
-        link = self.device.link_bandwidth * self.values["link"]
+        size = copies * self.shape.parameters * way.float_bytes
+        experts = copies * parts(self.shape).experts * way.float_bytes
         dense = (size - experts) / way.tp * (way.layout.shards - 1) / way.layout.shards
-        inside = (dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards) / link
-        return max(inside, size * (hosts - 1) / hosts / self.network_bandwidth)
+        inside = dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards
+        return max(inside / self.link_bandwidth, size * (hosts - 1) / hosts / self.network_bandwidth)
 
     def _replicating_seconds(self, way: Training) -> float:
         """Of summing gradients over the replicas: over the links of hosts, unless one host holds them all."""
         ranks, host = way.layout.shards * way.tp, self.host_devices
         own = 2 * (way.replicas - 1) / way.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
         if self.on_host or ranks * way.replicas <= host:
-            return own / (self.device.link_bandwidth * self.values["link"])
+            return own / self.link_bandwidth
         return own * min(host, ranks) / self.network_bandwidth
 
     def weights_seconds(self, sampler: Layout, learner: Layout) -> float:

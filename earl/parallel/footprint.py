@@ -201,9 +201,8 @@ class Moments:
         freed = self.tokens * (self.layer.stream if again else self.layer.kept)  # after the first layer
         kept = freed * self.shape.layers
         one = self.tokens * self.layer.kept if again else 0
-        closing = (
-            2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
-        )  # the last norm's, of both kinds
+        # The last norm's, of both kinds.
+        closing = 2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
         unsent = max(0, unit.sent - freed)
         # Of experts, the gradient of the product that leaves the layer: the others come when activations are freed.
         first = self.last.gradients // 3 if self.experts else self.last.gradients
@@ -233,9 +232,7 @@ class Moments:
     def _ending(self) -> list[LearnerBytes]:
         """From the embeddings' gradient to the step."""
         shape, waiting = self.shape, self.waiting
-        words = (
-            2 if shape.tied and not self.training.lora_rank else 0
-        )  # embeddings' gradient, and its sum with the head's
+        words = 2 if shape.tied and not self.training.lora_rank else 0  # embeddings' gradient, and its sum
         gradients = self._layers_done() + waiting * (1 + words) + (0 if shape.tied else waiting)
         exchanged = 0 if self.training.whole else self.root_sent.sends
         return [

@@ -125,12 +125,7 @@ def layer(
         attended=kept - shape.hidden * normed - stream - 4 * inner - routed,
         # After the feed-forward layer: gradients of its norm; those of gathered tensors, from those of the pieces.
         backward=max(2 * inner, scaled - 2 * stream - 4 * inner - routed, 2 * gathered - 4 * inner) + stream,
-        forward=max(
-            4 * stream + passed,
-            rotated + stream,
-            given + gathered + stream,
-            widened + 3 * stream,
-        ),
+        forward=max(3 * stream + passed, rotated, given + gathered, widened + 2 * stream) + stream,
     )
 
 

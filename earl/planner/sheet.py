@@ -16,7 +16,7 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import uncalibrated
-from earl.planner.plan import Plan, Speedup, Switch
+from earl.planner.plan import Plan, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
 from earl.planner.tracing import TracedPlan
 
@@ -144,13 +144,12 @@ def training_grid(plan: Plan) -> Grid:
 
 def map_grid(plan: Plan, before: int, after: int) -> Grid:
     """Contexts down, loads across: the gain of the larger split."""
-    found = {(e.context, e.responses): e for e in plan.map if (e.tp_from, e.tp_to) == (before, after)}
-    rows = [
-        (f"{context:,}", *(_gain(found[context, load]) for load in plan.asked.responses))
-        for context in plan.asked.contexts
-    ]
+    percents = {(e.context, e.responses): e.percent for e in plan.map if (e.tp_from, e.tp_to) == (before, after)}
+    gains = {place: NO_ROOM if gain is None else f"{gain:+.1f} %" for place, gain in percents.items()}
+    loads = plan.asked.responses
+    rows = [(f"{context:,}", *(gains[context, load] for load in loads)) for context in plan.asked.contexts]
     title = f"What TP {after} gains over TP {before}, (TGS({after}) - TGS({before})) / TGS({before}), by responses"
-    return Grid(title, ("context", *(f"{load}" for load in plan.asked.responses)), tuple(rows))
+    return Grid(title, ("context", *map(str, loads)), tuple(rows))
 
 
 def _by_layout(cells: Iterable[PlanCell]) -> list[list[PlanCell]]:
@@ -176,10 +175,6 @@ def _spread(cells: Sequence[PlanCell]) -> str:
     """Half of the widest interval, relative."""
     shares = [(e.high - e.low) / 2 / e.value for cell in cells if (e := cell.throughput)]
     return f"±{max(shares):.0%}" if shares else ""
-
-
-def _gain(entry: Speedup) -> str:
-    return NO_ROOM if entry.percent is None else f"{entry.percent:+.1f} %"
 
 
 def head(plan: Plan) -> list[str]:
@@ -269,21 +264,17 @@ def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
     if traced is None:
         return ()
     stages, job = traced.trace.stages, traced.trace.job
-    of_stages, sums, units = [], [], {"GiB": GIB, "TFLOP": TERA}
+    of_stages, exchanges, operators, sums, units = [], [], [], [], {"GiB": GIB, "TFLOP": TERA}
     for own in stages:
         sizes = [f"{size / GIB:.2f}" for size in (own.held_bytes, own.peak_bytes, own.exchanged())]
         of_stages.append((own.stage, *sizes, f"{sum(own.flops.values()) / TERA:.2f}"))
+        operators += [(own.stage, name, f"{count / TERA:.3f}") for name, count in sorted(own.flops.items())]
+        for one in own.exchanges:
+            counts = (f"{one.ranks}", f"{one.count:,}", f"{one.bytes / GIB:.3f}")
+            exchanges.append((own.stage, f"{one.operation}, {one.group}", *counts))
     for each in traced.comparisons:
         sizes = [f"{size / units[each.unit]:.2f}" for size in (each.traced, each.planned)]
         sums.append((each.what, each.unit, *sizes, f"{each.percent:+.1f} %"))
-    exchanges = [
-        (own.stage, f"{each.operation}, {each.group}", f"{each.ranks}", f"{each.count:,}", f"{each.bytes / GIB:.3f}")
-        for own in stages
-        for each in own.exchanges
-    ]
-    operators = [
-        (own.stage, name, f"{count / TERA:.3f}") for own in stages for name, count in sorted(own.flops.items())
-    ]
     title = (
         f"Traced: {traced.choice}, rank {job.rank} of {job.layout.size:,}, {job.micro_batches} micro-batches with rows "
         f"of {job.row_tokens:,} tokens; the learner's own code on tensors without numbers"

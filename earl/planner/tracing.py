@@ -13,7 +13,7 @@ from earl.parallel.footprint import Training
 from earl.parallel.layout import Choice
 from earl.parallel.memory import Load
 from earl.parallel.throughput.step import parts
-from earl.parallel.traced import StageTrace, Trace, TraceJob
+from earl.parallel.traced import Trace, TraceJob
 from earl.planner.question import Question
 from earl.planner.stages import update_choice
 
@@ -80,12 +80,14 @@ def compared(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list
     held = passes.weights + passes.optimizer + passes.reference
     before = max(trace.stage(name).peak_bytes for name in ("experience", "recording"))
     way, traced = costs.training(choice, load), trace.stage("update")
+    # Without attention, which a trace counts as if it were not causal.
+    products = sum(number for name, number in traced.flops.items() if "attention" not in name)
     return [
         Comparison("held between stages", "GiB", traced.held_bytes, held),
         Comparison("peak of experience", "GiB", before, passes.peak),
         Comparison("peak of the update", "GiB", traced.peak_bytes, learned.peak),
         *_exchanges(costs, way, trace),
-        Comparison("matrix products of the update", "TFLOP", _products(traced), _planned_products(costs, way, trace)),
+        Comparison("matrix products of the update", "TFLOP", products, _planned_products(costs, way, trace)),
     ]
 
 
@@ -103,11 +105,6 @@ def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison
         Comparison("weights gathered in the update", "GiB", gathered, 2 * way.float_bytes * numbers),
         Comparison("gradients scattered in the update", "GiB", scattered, GRADIENT_BYTES * numbers),
     ]
-
-
-def _products(stage: StageTrace) -> int:
-    """Without attention, which a trace counts as if it were not causal."""
-    return sum(number for name, number in stage.flops.items() if "attention" not in name)
 
 
 def _planned_products(costs: CostModel, way: Training, trace: Trace) -> float:

@@ -59,9 +59,8 @@ def _of_row(row: dict[str, str], number: int) -> TracedCall:
     arrival, duration, width = (float(row[name]) for name in NEEDED)
     if not width.is_integer():
         raise ValueError(f"a width of {width}")
-    return TracedCall(
-        row.get("episode") or str(-number), row.get("tool") or "call", arrival, arrival, duration, int(width)
-    )
+    episode, tool = row.get("episode") or str(-number), row.get("tool") or "call"
+    return TracedCall(episode, tool, arrival, arrival, duration, int(width))
 
 
 def of_call(episode: str, call: ToolCall) -> TracedCall:
@@ -74,9 +73,8 @@ def of_call(episode: str, call: ToolCall) -> TracedCall:
 def _checked(made: Callable[[], TracedCall], where: str) -> TracedCall:
     try:
         call = made()
-        if not (
-            all(0 <= value < MOST_SECONDS for value in (call.arrival, call.duration)) and call.began >= call.arrival
-        ):
+        sound = all(0 <= time < MOST_SECONDS for time in (call.arrival, call.duration)) and call.began >= call.arrival
+        if not sound:
             raise ValueError("a time that no clock shows")
         if not 0 <= call.width < MOST_UNITS:
             raise ValueError(f"a width of {call.width}")

@@ -36,10 +36,8 @@ class PeerTransport:
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
         process, stepped = self.process, apart(self.hosts, sizes)
-        came = {
-            source: torch.empty(int(sizes[source, process]), dtype=torch.uint8)
-            for source in np.flatnonzero(sizes[:, process]).tolist()
-        }
+        counts = dict(enumerate(sizes[:, process].tolist()))
+        came = {source: torch.empty(count, dtype=torch.uint8) for source, count in counts.items() if count}
         going = {to: torch.from_numpy(message) for to, message in outgoing.items()}
         at_once = self._post(
             [(source, message) for source, message in came.items() if not stepped[source, process]],

@@ -186,7 +186,7 @@ def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
 def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep]:
     """The steps of one process, in order; all processes compute the same rounds."""
     seats, host_of = _seats(hosts)
-    load = _load(sizes, host_of, len(seats))
+    load, sent, received = _load(sizes, host_of, len(seats)), sizes[process], sizes[:, process]
     here, most = int(host_of[process]), seats.shape[1]
     seat = int(np.flatnonzero(seats[here] == process)[0])
 
@@ -201,9 +201,7 @@ def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep
         going = int(load[here, to]), int(turn.begin[here]), int(turn.end[here])
         coming = int(load[source, here]), int(turn.begin[source]), int(turn.end[source])
         for shift in range(most):
-            step = TransferStep(
-                part(to, shift, *going, sizes[process]), part(source, -shift, *coming, sizes[:, process])
-            )
+            step = TransferStep(part(to, shift, *going, sent), part(source, -shift, *coming, received))
             if step.to or step.source:
                 yield step
 

@@ -45,24 +45,22 @@ class EngineDevice:
         weights out for its kernels once all are there."""
         engine.collective_rpc("start_weight_update")
         try:
-            return (
-                asked(engine, "load_sent", weights) if isinstance(weights, SentWeights) else self._read(engine, weights)
-            )
+            if isinstance(weights, SentWeights):
+                return asked(engine, "load_sent", weights)
+            return self._load_files(engine, weights)
         finally:
             engine.collective_rpc("finish_weight_update")
 
-    def _read(self, engine: Any, weights: Mapping[str, Tensor]) -> int:
+    def _load_files(self, engine: Any, weights: Mapping[str, Tensor]) -> int:
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        cast = ((name, self._cast(tensor)) for name, tensor in _without_doubles(weights).items())
+        named = _without_doubles(weights).items()
+        cast = ((name, tensor.to(self.dtype) if tensor.is_floating_point() else tensor) for name, tensor in named)
         with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
             path, read = Path(folder) / "weights.safetensors", 0
-            for some in bundles(cast, _bytes, CHUNK_BYTES):
+            for some in bundles(cast, lambda named: named[1].nbytes, CHUNK_BYTES):
                 save_file(dict(some), path)
                 read += asked(engine, "load_from", str(path))
         return read
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,3 @@ def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return weights
     once = {tensor.data_ptr(): name for name, tensor in reversed([*weights.items()])}
     return {name: weights[name].contiguous() for name in once.values()}
-
-
-def _bytes(named: tuple[str, Tensor]) -> int:
-    return named[1].nbytes

@@ -22,7 +22,7 @@ from vllm.model_executor.layers import utils
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.peers import PeerTransport, join
 from earl.dispatch.transports.rendezvous import Rendezvous, reached
-from earl.dispatch.weights import SentWeights, WeightPlan, assembled
+from earl.dispatch.weights import SentWeights, Weight, assembled
 from earl.engine.checkpoint_tensors import parts_of
 from earl.errors import boundary
 from earl.parallel.layout import Box, whole
@@ -135,7 +135,8 @@ class WeightLoader:
         assert peers is not None, "all have joined"
         came = assembled(plan, reader, (peers.exchange({}, sizes) for sizes in sent.exchanges()))
         try:
-            return self._load(_within(plan, number, plan.needed(number, reader), part) for number, part in came)
+            parts = ((plan.weights[number], part) for number, part in came)
+            return self._load(_within(weight, weight.needed(reader, plan.readers), part) for weight, part in parts)
         except Exception:
             self.leave_weights()  # the others need not wait for this process
             raise
@@ -161,9 +162,7 @@ class WeightLoader:
         return sum(held.values())
 
 
-def _within(plan: WeightPlan, number: int, own: Box, part: Tensor) -> ArrivedTensor:
-    weight = plan.weights[number]
-
+def _within(weight: Weight, own: Box, part: Tensor) -> ArrivedTensor:
     def read(box: Box) -> Tensor:
         if box.numbers and own.common(box) != box:
             raise ValueError(f"vLLM needs other parts of {weight.name!r} than were sent: it splits it otherwise")

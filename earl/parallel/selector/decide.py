@@ -264,11 +264,7 @@ CLEARLY = 0.02
 def watched(state: StageState, inputs: Inputs) -> StageState:
     """Count the decision, drop old records, and note whether another choice is now the fastest."""
     since = inputs.step - inputs.settings.back_steps
-    state = replace(
-        state,
-        steps=state.steps + 1,
-        backs=tuple(step for step in state.backs if step > since),
-    )
+    state = replace(state, steps=state.steps + 1, backs=tuple(step for step in state.backs if step > since))
     feasible = [one for one in inputs.candidates if one.fits]
     if not feasible:
         return state
@@ -365,20 +361,15 @@ def _compelled(state: StageState, inputs: Inputs) -> str:
         return "the cheapest of what fits"
     if present is None:
         return f"{state.current} is not among the candidates any more"
-    ahead = AHEAD[present.fits]
+    ahead, tokens = AHEAD[present.fits], inputs.longest_tokens[present.fits]
     when = f"in {ahead} steps" if ahead else "now"
-    return (
-        f"{present.choice} does not fit contexts of {inputs.longest_tokens[present.fits]} tokens, expected {when}: "
-        + (present.why_not)
-    )
+    return f"{present.choice} does not fit contexts of {tokens} tokens, expected {when}: {present.why_not}"
 
 
 def _allowed(inputs: Inputs) -> NDArray[np.bool_]:
     """What fits until a switch can complete; if nothing does, what fits longest. [C]"""
-    ahead = (
-        inputs.settings.guard_steps if inputs.remaining is None else min(inputs.settings.guard_steps, inputs.remaining)
-    )
-    guard = sum(steps <= ahead for steps in AHEAD)
+    most, left = inputs.settings.guard_steps, inputs.remaining
+    guard = sum(steps <= (most if left is None else min(most, left)) for steps in AHEAD)
     fits = np.array([one.fits for one in inputs.candidates])
     return fits >= min(guard, int(fits.max()))
 

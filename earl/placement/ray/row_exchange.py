@@ -20,7 +20,7 @@ from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport, execute
 from earl.dispatch.transports.peers import join
 from earl.dispatch.transports.rendezvous import Rendezvous, reached
-from earl.engine.learner import RowShare, minibatches, order_of
+from earl.engine.learner import RowShare, minibatches
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shifted
@@ -151,7 +151,7 @@ def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Co
     and number of minibatches of the update."""
     part = np.zeros(len(table.lengths), np.int32)
     costs = work.of(table.lengths.astype(np.int64))
-    for rows in minibatches(order_of(seed), len(part), count):
+    for rows in minibatches(np.random.default_rng(seed), len(part), count):
         part[rows] = balance(costs[rows], parts)
     return part
 

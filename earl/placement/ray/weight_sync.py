@@ -77,8 +77,7 @@ class WeightSource:
         """Bytes that samplers received and needed, those between hosts, their lower bound, and the ratio. A host's
         object store fetches an object once, however many samplers are there. samplers: the node of each, that of all
         its processes; loaded: by each of these."""
-        by_rank = self.manifest.plan.given_bytes()
-        ranks = [*zip(by_rank, self.nodes, strict=True)]
+        ranks = [*zip(self.manifest.plan.sent_bytes(), self.nodes, strict=True)]
         across = sum(size for host in {*samplers} for size, own in ranks if own != host)
         bound = _least(self.manifest, self.nodes, samplers)
         return {
