@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -250,11 +251,8 @@ class Learner:
             part: which rows of the step these are; None: all of them.
         """
         how = (temperature, NOTHING_CUT) if temperature else (self._temperature, self._truncation)
-        if reference and self._config.lora_rank:
-            with self.state.adapters_of_reference():
-                return self._shared(rows, rows.mask, lambda chunk: chunk.scores(self.scorer, *how).logprobs, part)
-        scorer = self.state.reference() if reference else self.scorer
-        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
+        with self.state.reference() if reference else nullcontext(self.scorer) as scorer:
+            return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
 
     @torch.no_grad()
     def values(self, rows: Rows, part: RowShare | None = None) -> NDArray[np.float32]:

@@ -79,24 +79,26 @@ class TrainState:
         """Let the model be the reference as it is when this is next used."""
         self.frozen, self._frozen_named, self._frozen_adapters = None, {}, {}
 
-    def reference(self) -> Scorer:
-        """The model as it was at the first call."""
+    @contextmanager
+    def reference(self) -> Iterator[Scorer]:
+        """The model as it was the first time: a frozen copy, or the model itself with the adapters that it had then."""
+        if not self.adapted:
+            yield self._freeze()
+            return
+        own = {name: parameter.detach().clone() for name, parameter in self._named.items() if is_factor(name)}
+        self._frozen_adapters = self._frozen_adapters or own
+        self._fill_adapters(self._frozen_adapters)
+        try:
+            yield self._scorer
+        finally:
+            self._fill_adapters(own)
+
+    def _freeze(self) -> Scorer:
         if self.frozen is None:
             self.frozen = self._ranks.twin(self._scorer)
             # Named now: an interrupted forward pass leaves gathered tensors in their place.
             self._frozen_named = dict(self.frozen.model.named_parameters())
         return self.frozen
-
-    @contextmanager
-    def adapters_of_reference(self) -> Iterator[None]:
-        """The adapters as they were the first time, until the context ends: the model is then the reference."""
-        own = {name: parameter.detach().clone() for name, parameter in self._named.items() if is_factor(name)}
-        self._frozen_adapters = self._frozen_adapters or own
-        self._fill_adapters(self._frozen_adapters)
-        try:
-            yield
-        finally:
-            self._fill_adapters(own)
 
     def _fill_adapters(self, adapters: Mapping[str, Tensor]) -> None:
         self._keep_snapshots()
@@ -234,7 +236,7 @@ class TrainState:
             for name, kept in self._frozen_adapters.items():
                 self._fill(name, kept, state, f"{REFERENCE}/{name}")
         elif any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
-            self.reference()
+            self._freeze()
             for name, parameter in self._frozen_named.items():
                 self._fill(name, parameter, state, f"{REFERENCE}/{name}")
 

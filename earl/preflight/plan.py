@@ -13,8 +13,8 @@ from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
 from earl.errors import EarlError, setting
 from earl.parallel.cost_model import differing
-from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
-from earl.preflight.placement import Placed, check_placement, context_room, decided
+from earl.preflight import placement
+from earl.preflight.placement import Placed, Site
 from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
@@ -85,22 +85,20 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
     with fetching(not dry):
         for one in config.each_env():
             check_world(one)
-        site = survey(config, dry)
+        site = placement.survey(config, dry)
         with setting("track"):
             trackers.check(config.track.to, config.track.prometheus_port)
         check_options(config, site)
         shape = model.shape(config.model)
-        config = decided(config, shape, site)
+        config = placement.decided(config, shape, site)
         check_tools(config)
         check_batches(config, site.kind == "embedded")
-        placed = check_placement(config, shape, site)
-        if site.kind == "embedded":
-            check_memory(config, shape)
-        size = checkpoint_bytes(config, shape)
+        placed = placement.check_placement(config, shape, site)
+        size = placement.checkpoint_bytes(config, shape)
         if not site.on_paper:
-            check_disk(root, size)
+            placement.check_disk(root, size)
         if config.context.automatic:
-            config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, site))})
+            config = config.changed(context={"ceiling": placement.ceiling_of(config, shape, site)})
         speaker = _speaker(config, site, dry)
         found = [check_speech(one, speaker, shape) for one in config.each_env()]
         first = max((tokens for tokens in found if tokens is not None), default=None)

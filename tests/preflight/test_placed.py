@@ -13,8 +13,16 @@ from earl.parallel.memory import ModelShape, known
 from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.plan import plan
 from earl.planner.question import Wish, question
-from earl.preflight.cluster import Site, survey
-from earl.preflight.placement import Placed, check_placement, context_room, costs_at, decided, longest_load
+from earl.preflight.placement import (
+    Placed,
+    Site,
+    check_placement,
+    context_room,
+    costs_at,
+    decided,
+    longest_load,
+    survey,
+)
 from earl.preflight.plan import RunPlan
 from earl.preflight.prompts import check_batches
 from earl.recipe import build
