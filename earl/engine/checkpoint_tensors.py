@@ -35,10 +35,6 @@ class TensorPart:
     box: Box
     shape: tuple[int, ...]  # of the whole tensor
 
-    @property
-    def whole_bytes(self) -> int:
-        return prod(self.shape) * self.numbers.dtype.itemsize
-
 
 class TensorSource(Protocol):
     @property
@@ -204,7 +200,7 @@ def weight_files(parts: Mapping[str, TensorPart], ranks: int) -> list[WeightFile
 
     Example: tensors of 9, 6, 1 and 4 bytes over 2 ranks: 9 + 1 and 6 + 4.
     """
-    sizes = {name: part.whole_bytes for name, part in parts.items()}
+    sizes = {name: prod(part.shape) * part.numbers.dtype.itemsize for name, part in parts.items()}
     loads, ranked = [(0, rank) for rank in range(ranks)], dict[str, int]()
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
         load, ranked[name] = loads[0]

@@ -73,7 +73,8 @@ class FakeNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # such as DTensor, whose operations on what it wraps come here, too
         kwargs = kwargs or {}
         given = [own for own in tree_leaves((args, kwargs)) if isinstance(own, Tensor)]
-        if _others_active() or not _faked(func, given, kwargs):
+        asks_for_shapes = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+        if asks_for_shapes or not _faked(func, given, kwargs):  # DTensor asks by fake tensors of its own
             return func(*args, **kwargs)
         if func is _ATEN._local_scalar_dense.default:
             return 1.0 if given[0].is_floating_point() else 1
@@ -86,11 +87,6 @@ class FakeNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             even = torch.arange(places.numel()) % given[0].shape[-1]
             return best, even.view(places.shape)
         return result
-
-
-def _others_active() -> bool:
-    """Whether DTensor is asking for shapes, by fake tensors of its own."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _faked(func: Any, given: list[Tensor], kwargs: Mapping[str, Any]) -> bool:
@@ -136,16 +132,12 @@ OPERATIONS = {
 """torch's operations that exchange tensors, with and without gradients, by their common names."""
 
 
-def _grouped_flops(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
-    return 2 * rows.numel() * weights.shape[-1]
-
-
 FLOPS: Mapping[Any, Callable[..., int]] = {
     **flop_registry,  # of torch's FlopCounterMode
     _ATEN.addmm_: flop_registry[_ATEN.addmm],
     _FLASH_ON_CPU: flop_registry[_ATEN._scaled_dot_product_flash_attention],
     _FLASH_ON_CPU_BACKWARD: flop_registry[_ATEN._scaled_dot_product_flash_attention_backward],
-    _ATEN._grouped_mm: _grouped_flops,
+    _ATEN._grouped_mm: lambda rows, weights, *_, **__: 2 * rows.numel() * weights.shape[-1],
 }
 
 
@@ -190,9 +182,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = self.live
         self._begin()
         result = work()
-        exchanges = tuple(
-            Exchange(*kind, count=self._counts[kind], bytes=size) for kind, size in sorted(self._exchanged.items())
-        )
+        kinds = sorted(self._exchanged.items())
+        exchanges = tuple(Exchange(*kind, count=self._counts[kind], bytes=size) for kind, size in kinds)
         return StageTrace(name, held, self._peak, self._moment, exchanges, dict(self._flops)), result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

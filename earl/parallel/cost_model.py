@@ -295,14 +295,10 @@ class CostModel:
     @property
     def passes(self) -> int:
         """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
-        return (self.config.algorithm.kl > 0) + self._needs_values + self._corrects
-
-    @property
-    def _corrects(self) -> bool:
-        """Whether an update weighs by importance: as set, else as a run decides."""
-        if "correction" in self.config.algorithm.model_fields_set:
-            return self.config.algorithm.correction != "none"
-        return differing(self.config, self.software is not OWN, self.dtype)
+        corrects = self.config.algorithm.correction != "none"
+        if "correction" not in self.config.algorithm.model_fields_set:
+            corrects = differing(self.config, self.software is not OWN, self.dtype)  # as a run decides
+        return (self.config.algorithm.kl > 0) + self._needs_values + corrects
 
     @property
     def _needs_values(self) -> bool:

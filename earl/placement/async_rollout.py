@@ -225,9 +225,7 @@ class ContinuousFragment(RolloutFragment):
         """The groups that ended since the last call, once no group of a step up to `step` is playing. Waits at most
         `seconds`, then returns the groups so far. Raises the exception of a failed episode."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._fault or not any(ticket.step <= step for ticket in self._playing), seconds
-            )
+            self._changed.wait_for(lambda: self._fault or all(one.step > step for one in self._playing), seconds)
             if self._fault:
                 raise self._fault
             ended, self._ended = self._ended, {}

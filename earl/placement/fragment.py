@@ -70,10 +70,8 @@ def demonstrations(path: Path, chat: Chat, rules: Rules) -> Demonstrations:
 def _check_room(place: str, episode: Trajectory, labels: Labels, rules: Rules) -> None:
     longest = max(turns[-1][1].end - turns[-1][1].context_start for turns in contexts(episode))
     said = max(map(len, labels.values()), default=0)
-    for key, size, limit in (
-        ("context.limit", longest, rules.context_limit),
-        ("agent.max_turn_tokens", said, rules.max_turn_tokens),
-    ):
+    sizes = {"context.limit": (longest, rules.context_limit), "agent.max_turn_tokens": (said, rules.max_turn_tokens)}
+    for key, (size, limit) in sizes.items():
         if size > limit:
             raise EarlError(f"{place} takes {size} tokens, more than {key} = {limit}; set {key} to at least {size}")
 

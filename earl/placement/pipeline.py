@@ -217,12 +217,10 @@ class StepPipeline:
         return self.learner.complete(rows, advantages, reference=bool(how.loss_kl))
 
     def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:
-        """The roles' baselines for the step that follows."""
-        return baselines_after(baselines, self._charged(groups)) if self.algorithm.needs_baselines else {}
-
-    def _charged(self, groups: PlayedGroups) -> PlayedGroups:
-        """What is learned from, with the returns as they are learned."""
-        return length_penalised(self.learned(groups), self.config.context.length_penalty)
+        """The roles' baselines for the step that follows, from returns as they are learned."""
+        if not self.algorithm.needs_baselines:
+            return {}
+        return baselines_after(baselines, length_penalised(self.learned(groups), self.config.context.length_penalty))
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """The groups, without trajectories that the recipe does not learn from."""

@@ -26,7 +26,9 @@ Permutation = tuple[Numbers, float]
 def permutations(load: Numbers) -> Iterator[Permutation]:
     """Permutations of a load [H, H] of bytes between hosts, long ones first, until what is left is short."""
     busiest = int(max(load.sum(axis=0).max(initial=0), load.sum(axis=1).max(initial=0)))
-    full = _filled_up(load, busiest)
+    sends, gets = busiest - load.sum(axis=1), busiest - load.sum(axis=0)
+    dummies = np.outer(sends, gets) / max(int(sends.sum()), 1)  # with these all rows and columns have the same sum
+    full = load + dummies
     longest = float(full.max(initial=0))
     while longest > busiest / len(load) * SHORTEST:
         to = _permutation(full, longest)
@@ -37,13 +39,6 @@ def permutations(load: Numbers) -> Iterator[Permutation]:
         size = float(full[chosen].min())
         full[chosen] -= size
         yield to, size
-
-
-def _filled_up(load: Numbers, busiest: int) -> NDArray[np.float64]:
-    """The load padded with dummy bytes, so that all rows and columns have the same sum."""
-    sends, gets = busiest - load.sum(axis=1), busiest - load.sum(axis=0)
-    missing = int(sends.sum())
-    return load + np.outer(sends, gets) / missing if missing else load.astype(np.float64)
 
 
 def _permutation(full: NDArray[np.float64], least: float) -> Numbers | None:

@@ -97,17 +97,14 @@ class Carried:
         result, found = torch.empty(wanted.shape), 0
         for reference, place, box in self._places[name]:
             if (common := box.common(wanted)) is not None:
-                array = self._got(reference)[place][common.inside(box)]
+                if reference not in self._arrays:
+                    self._arrays[reference] = ray.get(reference)
+                array = self._arrays[reference][place][common.inside(box)]
                 result[common.inside(wanted)] = torch.from_numpy(np.array(array))  # Ray's arrays are read-only
                 found += common.numbers
         if found != wanted.numbers:
             raise EarlError(f"no rank gave {name!r}, or a part of it, to the next layout; continue with --resume")
         return result
-
-    def _got(self, reference: Reference) -> list[Any]:
-        if reference not in self._arrays:
-            self._arrays[reference] = ray.get(reference)
-        return self._arrays[reference]
 
 
 class WeightServer(Alive):

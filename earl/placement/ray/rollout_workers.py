@@ -349,9 +349,7 @@ class AheadWorkers(RolloutWorkers):
             self._collect(draw.step, ASK_SECONDS)
             if time.monotonic() > ends:
                 late = {worker for ticket, worker in self._ahead.playing.items() if ticket in missing}
-                self.replace(
-                    "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
-                )
+                self.replace("rollout", {one: f"rollout worker {one} has not ended its groups" for one in late})
                 ends = time.monotonic() + self._config.placement.stage_seconds
         self._holders = self._ahead.taken
         return groups

@@ -199,9 +199,9 @@ class RowDispatcher:
     def _sent(self, table: EpisodeTable, part: Counts) -> Mapping[str, float]:
         hosts, checksums = hosts_of([*self.ranks.members, *self.workers.members]), self.settings.checksums
         self._join(hosts)
-        known = ray.put(Manifest(table, part, self.layout, hosts))
+        manifest = ray.put(Manifest(table, part, self.layout, hosts))
         costs: Mapping[str, float] = self._together(
-            lambda actor, process: actor.exchange.remote(known, process, checksums)
+            lambda actor, process: actor.exchange.remote(manifest, process, checksums)
         )
         return costs
 

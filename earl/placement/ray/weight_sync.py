@@ -129,10 +129,8 @@ class WeightReader(Mapping[str, Tensor]):
             own = [*pieces]
             self._fetch(bucket, {(piece.source, piece.reader) for _, piece, *_ in own})
             for _, piece, begin, common in own:
-                message = self._messages[piece.source, piece.reader][begin : begin + piece.size].reshape(
-                    *piece.box.shape, -1
-                )
-                numbers = message[common.inside(piece.box)].copy()  # the store's arrays are views
+                message = self._messages[piece.source, piece.reader][begin : begin + piece.size]
+                numbers = message.reshape(*piece.box.shape, -1)[common.inside(piece.box)].copy()  # the store has views
                 made[common.inside(box)] = torch.from_numpy(numbers).view(made.dtype).view(common.shape)
         self._left.discard(name)
         if not self._left and self._messages:
@@ -163,10 +161,8 @@ class WeightReader(Mapping[str, Tensor]):
     def _checked(self, sender: Sender, message: Bytes) -> Bytes:
         """A message without its checksum, packed again until it is intact, at most TRIES times."""
         rank, reader = sender
-        said = (
-            f"bucket {self._bucket} of the weights of learner rank {rank} arrived damaged at a sampler: "
-            "its checksum differs"
-        )
+        bucket = f"bucket {self._bucket} of the weights of learner rank {rank}"
+        said = f"{bucket} arrived damaged at a sampler: its checksum differs"
         for attempt in range(TRIES):
             if attempt:
                 self.damaged.append(said)
