@@ -117,7 +117,7 @@ def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
     return first + np.arange(len(first))
 
 
-def empty(spread: Spread, process: int, lengths: Numbers, columns: Columns) -> Shard:
+def empty_shard(spread: Spread, process: int, lengths: Numbers, columns: Columns) -> Shard:
     """An uninitialised shard for the rows of a process. lengths: [N], in tokens."""
     rows, starts, stops = spread.ranges(process, lengths)
     offsets = offsets_of(stops - starts)

@@ -214,7 +214,7 @@ class SentWeights:
             yield {process: message for process, message in enumerate(packed, first) if message is not None}
 
 
-def assembled(plan: WeightPlan, reader: int, buckets: Iterable[Mapping[int, Bytes]]) -> Iterator[tuple[int, Tensor]]:
+def assemble(plan: WeightPlan, reader: int, buckets: Iterable[Mapping[int, Bytes]]) -> Iterator[tuple[int, Tensor]]:
     """The parts of tensors that a process of a reader needs (`Weight.needed`), each with the tensor's number, once all
     its pieces have come. buckets: the messages to the process in each exchange, by rank."""
     parts: dict[int, Tensor] = {}

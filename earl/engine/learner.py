@@ -107,7 +107,7 @@ def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
     return cut
 
 
-def silent(rows: R) -> Chunk[R]:
+def dummy_chunk(rows: R) -> Chunk[R]:
     """One dummy token with nothing to learn: it adds zeros to the statistics, for processes without rows."""
     columns = {f.name: np.zeros(1, getattr(rows, f.name).dtype) for f in fields(rows) if f.name != "offsets"}
     row = replace(rows, offsets=np.array([0, 1]), **columns)
@@ -282,7 +282,7 @@ class Learner:
         counts = part.counts(rows)
         own = batch.select(part.places(rows))
         sums: dict[str, Tensor] = {}
-        micro_batches = self._chunks(own, part.alone) or [silent(own)]
+        micro_batches = self._chunks(own, part.alone) or [dummy_chunk(own)]
         for number, chunk in enumerate(micro_batches, 1):
             self._ranks.begin(last=number == len(micro_batches))
             loss, stats = self._loss(chunk, algorithm, update, counts)
@@ -306,7 +306,7 @@ class Learner:
         """This process's micro-batches; silent ones are added where the processes work in lockstep."""
         share, shares = (0, 1) if alone else (self._ranks.share, self._ranks.shares)
         own = chunks(rows, self._config.micro_batch_tokens, share, shares)
-        return own + [silent(rows)] * (self._ranks.most(len(own)) - len(own))
+        return own + [dummy_chunk(rows)] * (self._ranks.most(len(own)) - len(own))
 
     def _loss(
         self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, counts: Counts

@@ -41,7 +41,7 @@ def _linear_layers(model: Any) -> list[str]:
     return sorted(found)
 
 
-def plain(name: str) -> str:
+def base_name(name: str) -> str:
     """A tensor's name in the model without adapters."""
     return name.replace(INSIDE + ".", ".")
 
@@ -50,7 +50,7 @@ def is_factor(name: str) -> bool:
     return name.endswith(FACTORS)
 
 
-def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
+def initial_factor(name: str, shape: tuple[int, ...]) -> Tensor:
     """Initial factor: the second is zero, so that nothing changes at first, the first is drawn as peft does."""
     if name.endswith(FACTORS[1]):
         return torch.zeros(shape)
@@ -59,13 +59,13 @@ def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
     return drawn_factor
 
 
-def factors(name: str) -> tuple[str, str] | None:
+def factor_names(name: str) -> tuple[str, str] | None:
     """The names of the adapter's two factors for the weight `name`; None where it has no adapter."""
     layer, inside, kind = name.rpartition(INSIDE + ".")
     return (layer + FACTORS[0], layer + FACTORS[1]) if inside and kind == "weight" else None
 
 
-def merged(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig) -> Tensor:
+def merge(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig) -> Tensor:
     """The weight that acts as a frozen one [out, in] with its factors [rank, in] and [out, rank]."""
     result: Tensor = weight + (learner.lora_alpha / learner.lora_rank) * (second @ first)
     return result

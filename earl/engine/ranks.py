@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import TensorPart, bundles
-from earl.engine.lora import adapt, drawn, is_factor
+from earl.engine.lora import adapt, initial_factor, is_factor
 from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
@@ -102,7 +102,7 @@ class Replicas(Ranks):
         adapt(policy.model, learner)
         for name, parameter in policy.model.named_parameters():
             if is_factor(name):
-                parameter.data.copy_(drawn(name, tuple(parameter.shape)))
+                parameter.data.copy_(initial_factor(name, tuple(parameter.shape)))
         if learner.recompute:
             recompute(policy.model)
         return Scorer(policy.model, values)

@@ -238,7 +238,7 @@ def _group(func: Any, args: Any) -> Any:
 # The stages of a step, as a run's rank calls them (`earl/placement/ray/learner.py`).
 
 
-class MadeUp:
+class FakeWeights:
     """Stands for a model's files."""
 
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
@@ -261,14 +261,14 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
     return {group.group_name: name for name, group in named.items() if group}
 
 
-def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
+def record_step(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
     """What a learner's step takes on a rank of a grid, after a small one that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
     kind = algorithm(config.algorithm.name, **config.algorithm.options)
     own, cut = (config.learner, config.rollout.temperature), Truncation.of(config.rollout)
 
     def made() -> Learner:
-        return Learner(Policy(meta_model(described), None), *own, Shards(mesh, MadeUp()), kind.needs_values, cut)
+        return Learner(Policy(meta_model(described), None), *own, Shards(mesh, FakeWeights()), kind.needs_values, cut)
 
     with Recorder(groups_of(mesh), fake) as recorder:
         loading, learner = recorder.stage("load", made)
@@ -279,7 +279,7 @@ def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: Fa
         others: list[tuple[TracedStage, Callable[[], Any]]] = [
             ("update", lambda: learner.update(batch, kind, _update(config), part)),
             ("recording", lambda: learner.logprobs(batch, part=part)),
-            ("weights", lambda: _handed_over(learner, job.rank, recorder)),
+            ("weights", lambda: _pack_weights(learner, job.rank, recorder)),
             ("checkpoint", learner.snapshot),
         ]
         stages = (loading, experience, *(recorder.stage(name, work)[0] for name, work in others))
@@ -313,7 +313,7 @@ def _update(config: Config) -> Update:
     return replace(made, minibatches=1, epochs=1)
 
 
-def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:
+def _pack_weights(learner: Learner, rank: int, recorder: Recorder) -> None:
     """Pack this rank's part of the weights for samplers, as `earl.placement.ray.weight_sync.BucketStore` does."""
     held = learner.state.held()
     weights = [Weight(name, own.shape, own.numbers.dtype, held.axes[name]) for name, own in held.parts.items()]
@@ -324,7 +324,7 @@ def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:
 
 
 @contextmanager
-def _alone(job: TraceJob) -> Iterator[Mesh]:
+def _single_rank(job: TraceJob) -> Iterator[Mesh]:
     """A rank's place in a grid without the other ranks."""
     distributed.init_process_group("fake", store=FakeStore(), rank=job.rank, world_size=job.layout.size)
     try:
@@ -334,7 +334,7 @@ def _alone(job: TraceJob) -> Iterator[Mesh]:
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it holds the names of groups
 
 
-def traced(described: Any, config: Config, job: TraceJob) -> Trace:
+def trace_step(described: Any, config: Config, job: TraceJob) -> Trace:
     """Trace a step of a recipe's learner with the model of a configuration of `transformers`. Raises EarlError for what
     fake tensors cannot stand for."""
     if config.learner.offload:
@@ -342,22 +342,22 @@ def traced(described: Any, config: Config, job: TraceJob) -> Trace:
             "learner.offload cannot be traced: the trace has one kind of memory; set it to false, or plan more GPUs"
         )
     try:
-        with _alone(job) as mesh, FakeArrays(), FakeNumbers() as numbers:
-            return recorded(mesh, described, config, job, numbers.fake)
+        with _single_rank(job) as mesh, FakeArrays(), FakeNumbers() as numbers:
+            return record_step(mesh, described, config, job, numbers.fake)
     except RuntimeError as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise EarlError(f"a {described.model_type} learner cannot be traced in this layout: {reason}") from error
 
 
-def described(model: str) -> Any:
+def transformers_config(model: str) -> Any:
     """The configuration of a model in a folder or of the catalogue, without the hub. Raises EarlError."""
     found = known_model(model)
     if found is None or Path(model).exists():
         return AutoConfig.from_pretrained(folder_of(model, weights=False), **CLOSED)
-    return AutoConfig.for_model(**words_of(found))
+    return AutoConfig.for_model(**catalogue_config(found))
 
 
-def words_of(found: Known) -> dict[str, Any]:
+def catalogue_config(found: Known) -> dict[str, Any]:
     """A model of the catalogue in the words of `transformers`."""
     shape = found.shape
     width = shape.intermediate // shape.experts_per_token

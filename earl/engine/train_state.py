@@ -26,7 +26,7 @@ from earl.engine.checkpoint_tensors import (
     describe,
     weight_files,
 )
-from earl.engine.lora import factors, is_factor, merged, plain
+from earl.engine.lora import base_name, factor_names, is_factor, merge
 from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
@@ -130,14 +130,14 @@ class TrainState:
         """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
         They are gathered one by one: other processes never hold more than one whole tensor."""
         tensors = self._scorer.model.state_dict()
-        whole = ((plain(name), self._merged(name, tensors)) for name in tensors if not is_factor(name))
+        whole = ((base_name(name), self._merged(name, tensors)) for name in tensors if not is_factor(name))
         return {name: tensor for name, tensor in whole if not self._ranks.rank}
 
     def held(self) -> HeldTensors:
         """This process's boxes of the weights, in host memory where there are adapters; only tensors with adapters are
         gathered, one at a time."""
         names = [name for name in tensors_once(self._scorer.model) if not is_factor(name)]
-        axes = {plain(name): self._ranks.axes.get(name) for name in names}
+        axes = {base_name(name): self._ranks.axes.get(name) for name in names}
         return HeldTensors(dict(self._boxes(self._scorer)), axes, self._ranks.layout)
 
     def _boxes(self, scorer: Scorer, adapted: bool = True) -> Iterator[tuple[str, TensorPart]]:
@@ -147,10 +147,10 @@ class TrainState:
             if is_factor(name):
                 continue
             box, shape = self._ranks.box(name, tensor)
-            merges = adapted and factors(name)
+            merges = adapted and factor_names(name)
             own = self._merged(name, tensors)[box.slices].clone() if merges else self._ranks.local(tensor)
             own = own if own.shape == box.shape else own[box.slices]
-            yield plain(name), TensorPart(own.cpu() if self.adapted else own, box, shape)
+            yield base_name(name), TensorPart(own.cpu() if self.adapted else own, box, shape)
 
     def snapshot(self) -> Snapshot:
         """What this process saves of the present state; see `Learner.snapshot`."""
@@ -192,7 +192,7 @@ class TrainState:
         """This process's parts of all that `take` needs: its own memory, without parts that another process gives."""
         for name, parameter in self._named.items():
             if not _own(name):
-                yield from self._given(plain(name), name, parameter)
+                yield from self._given(base_name(name), name, parameter)
         yield from self._own_parts()
         for name, parameter in self._frozen_named.items():
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
@@ -221,7 +221,7 @@ class TrainState:
         if not any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
             self.forget_reference()
         for name, parameter in self._named.items():
-            self._fill(name, parameter, state, name if _own(name) else plain(name))
+            self._fill(name, parameter, state, name if _own(name) else base_name(name))
         self.optimizer.state.clear()
         for name, parameter in self.trained.items():
             if f"{STEP}/{name}" in state.shapes:
@@ -270,9 +270,9 @@ class TrainState:
     def _merged(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
         """A whole tensor of the model with its adapter merged; gathered by all processes together."""
         weight = self._ranks.gathered(name, tensors[name].detach())
-        if thin := factors(name):
+        if thin := factor_names(name):
             first, second = (self._ranks.gathered(factor, tensors[factor].detach()) for factor in thin)
-            return merged(weight, first, second, self._config)
+            return merge(weight, first, second, self._config)
         return weight
 
 

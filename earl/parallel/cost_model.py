@@ -75,12 +75,12 @@ class Need:
     why_not: str  # empty: it can be built, and fits
 
 
-def differing(config: Config, served: bool, dtype: str) -> bool:
+def policies_differ(config: Config, served: bool, dtype: str) -> bool:
     """Whether the samplers' policy is another than the learner's as an update begins; `served`: by vLLM or the like."""
     return config.placement.max_staleness > 0 or served or dtype != "float32"
 
 
-def guessed(value: float) -> Estimate:
+def with_interval(value: float) -> Estimate:
     """A value of which nothing was fitted, with its 80 % interval."""
     return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD))
 
@@ -270,7 +270,7 @@ class CostModel:
             assert fast is not None, "the longest one fits"
             written = self._written(choice, load) / (choice.layout.tp * choice.layout.pp)
             return Estimate(written / fast.value, written / fast.high, written / fast.low)
-        return guessed(self.learner_seconds(choice, load))
+        return with_interval(self.learner_seconds(choice, load))
 
     def split(self, context: int) -> tuple[int, int]:
         """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
@@ -297,7 +297,7 @@ class CostModel:
         """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
         corrects = self.config.algorithm.correction != "none"
         if "correction" not in self.config.algorithm.model_fields_set:
-            corrects = differing(self.config, self.software is not OWN, self.dtype)  # as a run decides
+            corrects = policies_differ(self.config, self.software is not OWN, self.dtype)  # as a run decides
         return (self.config.algorithm.kl > 0) + self._needs_values + corrects
 
     @property

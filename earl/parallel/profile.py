@@ -35,7 +35,7 @@ class ProfileCell:
 Cells = list[ProfileCell]
 
 
-def measured(cells: Cells, choice: Choice, load: Load, seconds: float, predicted: float) -> Cells:
+def add_measurement(cells: Cells, choice: Choice, load: Load, seconds: float, predicted: float) -> Cells:
     """A copy of the cells with one more measurement."""
     bucket, ratio = bucket_of(load.mean_tokens, load.sequences), log(seconds / predicted)
     place = place_of(load.mean_tokens, load.sequences)

@@ -23,7 +23,7 @@ from earl.config import Config
 from earl.documents import parse_json
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
-from earl.placement.fragment import RolloutFragment, group_of, grown, limited, with_opponents
+from earl.placement.fragment import RolloutFragment, group_of, with_context_limit, with_growth, with_opponents
 from earl.rollout.drivers import THREADS, Playable, Streams, play_one
 from earl.rollout.tasks import group_episodes
 from earl.runs import trajectories
@@ -211,9 +211,9 @@ class ContinuousFragment(RolloutFragment):
     def start(self, step: int, tasks: Mapping[int, Task], seed: int, limit: int) -> None:
         """Start groups of a step, under a context limit of `limit` tokens. tasks: by their number in the step. seed: of
         the step's draw."""
-        size, world = self.config.rollout.group_size, grown(limited(self.world, limit), self.config, step)
+        world = with_growth(with_context_limit(self.world, limit), self.config, step)
         for number, task in tasks.items():
-            episodes = group_episodes(world, {number: task}, size, seed, self._sessions)
+            episodes = group_episodes(world, {number: task}, self.config.rollout.group_size, seed, self._sessions)
             self._sessions += self.config.rollout.episodes
             ticket = Ticket(step, number)
             future = asyncio.run_coroutine_threadsafe(self._play(episodes), self._loop)

@@ -29,7 +29,7 @@ from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
-from earl.placement.fragment import RolloutFragment, with_opponents, world_of
+from earl.placement.fragment import RolloutFragment, episode_factory, with_opponents
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import Players, StepPipeline, in_order, share
 from earl.rollout.drivers import Completes, Greedy
@@ -147,15 +147,15 @@ class EvalPolicy:
         return equilibrium.exploitability(env.game, chances)
 
 
-def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolicy:
+def greedy_policy(config: Config, policy: Policy, limit: int | None = None) -> EvalPolicy:
     """A greedy sampler of a policy. limit: the context limit that its training reached."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
-    world, sampler = world_of(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy)))
+    world, sampler = episode_factory(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy)))
     return EvalPolicy(world, sampler, policy, config.rollout.temperature)
 
 
-def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
+def embedded_pipeline(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
     torch.set_num_threads(1)  # processes share the cores; more threads would slow all down
     policy = policy or make(config.model, config.run.seed)
     open_pool(part_of(own_cores(), peers.rank, peers.size), config.tools, peers.size)
@@ -164,7 +164,7 @@ def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> Step
     rollout = config.rollout
     cut = Truncation.of(rollout)
     learner = Learner(policy, config.learner, rollout.temperature, Replicas(peers), values, cut)
-    world = world_of(config, policy.tokenizer)
+    world = episode_factory(config, policy.tokenizer)
     return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
 
 
@@ -174,7 +174,7 @@ class EmbeddedBackend:
     peers: Peers
 
     def open(self, saved: Path | None) -> StepPipeline:
-        return embedded(self.config, self.peers, load(saved) if saved else None)
+        return embedded_pipeline(self.config, self.peers, load(saved) if saved else None)
 
     def mend(self, lost: WorkerLost) -> None:
         """Raises `lost`: the other processes wait for the lost one, so it cannot be replaced."""

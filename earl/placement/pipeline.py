@@ -24,9 +24,9 @@ from earl.evaluation import Match
 from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
-from earl.placement.costs import chosen
+from earl.placement.costs import with_choice
 from earl.placement.episode_store import RowTable
-from earl.placement.fragment import demonstrated
+from earl.placement.fragment import teacher_episodes
 from earl.rollout.opponents import EMPTY, OpponentPool
 from earl.rollout.pack import Estimates, by_seat, credited, experiences, learnable, length_penalised, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
@@ -252,7 +252,7 @@ class StepPipeline:
             return 0.0
         seed = self._seed("teacher")
         tasks = draw_tasks(opponents(config), config.rollout.episodes, seed)
-        played, _ = demonstrated(self.world, config, dict(enumerate(tasks)), seed, 0.0)
+        played, _ = teacher_episodes(self.world, config, dict(enumerate(tasks)), seed, 0.0)
         found = float(np.mean([trajectory.reward for trajectory in played]))
         if found <= 0:
             raise EarlError(
@@ -273,7 +273,7 @@ class StepPipeline:
     def lay_out(self, choice: Choice, after: OutOfMemory | None = None) -> None:
         """Change a stage's layout between two steps; players get their current weights again. `after`: memory ran out.
         On a cluster only: elsewhere there is one layout. Raises WorkerLost: see `LearnerGroup.relayout`."""
-        self._laid = chosen(self._laid, choice)
+        self._laid = with_choice(self._laid, choice)
         if choice.stage == "rollout":
             self.relayout(choice.layout.dp, choice.layout.tp, self._version)
         else:

@@ -242,13 +242,13 @@ def _step_text(each: PredictedStep) -> str:
     return "; ".join([layouts, *each.idle])
 
 
-def without_room(plan: Plan) -> list[str]:
+def without_fit(plan: Plan) -> list[str]:
     """Splits that fit at no context, with the reason."""
     found = {cell.tp: cell for cell in reversed(plan.cells) if cell.stage == "rollout" and cell.tp not in plan.fitting}
     return [f"rollout, TP {tp} at every context: {found[tp].verdict}" for tp in sorted(found)]
 
 
-def uncertain(plan: Plan) -> str:
+def uncertain_choices(plan: Plan) -> str:
     """How many choices lie within the model's error."""
     picks = [choice for choice in plan.choices if choice.tp is not None]
     count = sum(not choice.certain for choice in picks)
@@ -307,13 +307,13 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),
-        choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan), *narrower(plan)),
+        choices=(*step_lines(plan), *switch_lines(plan), *without_fit(plan), uncertain_choices(plan), *fp8_hint(plan)),
         step=(step_grid(plan.steps, price), *dispatched),
         traced=trace_grids(plan.traced),
     )
 
 
-def narrower(plan: Plan) -> list[str]:
+def fp8_hint(plan: Plan) -> list[str]:
     """What weights in 8 bits would make of the longest step's rollout, and the risk."""
     costs, steps = plan.asked.costs, [step for step in plan.steps if step.parts]
     precision = costs.engine(1).precision
@@ -336,7 +336,7 @@ def narrower(plan: Plan) -> list[str]:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def emitted(plan: Plan, target: str) -> list[str]:
+def launch_flags(plan: Plan, target: str) -> list[str]:
     """A comment and a line of flags for each context."""
     flags = tomllib.loads(files("earl.planner").joinpath("emit.toml").read_text(encoding="utf-8"))[target]
     cells = {(cell.context, cell.dp, cell.tp): cell for cell in plan.cells if cell.stage == "update"}

@@ -7,7 +7,7 @@ from typing import Any
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
 from earl.dispatch.rows import LEARNED
 from earl.dispatch.rows import columns as named
-from earl.parallel.cost_model import guessed
+from earl.parallel.cost_model import with_interval
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Choice, Layout, Stage, verdict
 from earl.parallel.memory import Estimate
@@ -262,6 +262,6 @@ def _training_cell(asked: Question, stage: Stage, context: int, layouts: list[La
         verdict=f"out of memory: {words}" if need.why_not and need.needed_bytes else words,
         memory_bytes=need.needed_bytes,
         room_bytes=need.room_bytes,
-        throughput=None if need.why_not else guessed(speed),
+        throughput=None if need.why_not else with_interval(speed),
         step_seconds=costs.seconds(way, load),
     )

@@ -54,7 +54,7 @@ class TraceQuestion:
     job: TraceJob
 
     def answered(self, trace: Trace) -> TracedPlan:
-        return TracedPlan(self.choice, trace, tuple(compared(self.costs, self.choice, self.load, trace)))
+        return TracedPlan(self.choice, trace, tuple(compare(self.costs, self.choice, self.load, trace)))
 
 
 def trace_question(asked: Question, learning: int) -> TraceQuestion:
@@ -73,7 +73,7 @@ def trace_question(asked: Question, learning: int) -> TraceQuestion:
     raise EarlError(f"no update fits on {costs.cluster.where}, so there is nothing to trace; name more GPUs")
 
 
-def compared(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list[Comparison]:
+def compare(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list[Comparison]:
     """The plan's sums beside the trace's."""
     update, experience = choice, replace(choice, stage="experience")
     passes, learned = costs.learner_peak(experience, load), costs.learner_peak(update, load)

@@ -45,7 +45,7 @@ class Needed:
     use: float  # share of the units over the time from the first call to the last
 
 
-def of_file(path: Path) -> list[TracedCall]:
+def read_calls(path: Path) -> list[TracedCall]:
     """The calls in a CSV file with `NEEDED`, and perhaps `tool` and `episode`. Raises EarlError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -63,7 +63,7 @@ def _of_row(row: dict[str, str], number: int) -> TracedCall:
     return TracedCall(episode, tool, arrival, arrival, duration, int(width))
 
 
-def of_call(episode: str, call: ToolCall) -> TracedCall:
+def recorded_call(episode: str, call: ToolCall) -> TracedCall:
     """A call that a run recorded. Raises EarlError."""
     began = call.asked + call.queue_seconds
     made = partial(TracedCall, episode, call.tool, call.asked, began, call.run_seconds, call.cores)
@@ -106,19 +106,19 @@ def _sizes(calls: Sequence[TracedCall], resource: str, wanted: float | None) -> 
     enough = max(1.02 * free, free + 1e-3) if wanted is None else wanted
     tried = []
     for power in count():
-        tried.append(_played(calls, own, resource, least << power))
+        tried.append(_replay(calls, own, resource, least << power))
         if tried[-1].completion_seconds <= enough or least << power > MOST_UNITS:
             break
     if wanted is None:
         return tried
     low, high = (tried[-2].units if len(tried) > 1 else least - 1), tried[-1]
     while high.units - low > 1:
-        middle = _played(calls, own, resource, (low + high.units) // 2)
+        middle = _replay(calls, own, resource, (low + high.units) // 2)
         low, high = (low, middle) if middle.completion_seconds <= wanted else (middle.units, high)
     return [high]
 
 
-def _played(calls: Sequence[TracedCall], own: Sequence[TracedCall], resource: str, units: int) -> Needed:
+def _replay(calls: Sequence[TracedCall], own: Sequence[TracedCall], resource: str, units: int) -> Needed:
     widths, serial = _fitted(own)
     queue = ActionQueue({resource: units}, {tool: ToolCost(resource, able) for tool, able in widths.items()})
     first = min(call.arrival for call in calls)

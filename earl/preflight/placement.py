@@ -17,13 +17,13 @@ from earl.engine.samplers import check_alone
 from earl.engine.source import folder_of, is_here, known_shape
 from earl.errors import EarlError, setting
 from earl.formats import size
-from earl.parallel.cost_model import OWN, CostModel, differing
+from earl.parallel.cost_model import OWN, CostModel, policies_differ
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.layout import check_shared, check_split, learner_layout, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
-from earl.placement.costs import chosen, now
+from earl.placement.costs import current_choice, with_choice
 from earl.placement.ray.inventory import here, installed, inventory, on_this_machine
 from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
 
@@ -120,12 +120,12 @@ def longest_load(config: Config, shape: ModelShape) -> Load:
     return load_at(config.rollout.episodes, config.context.ceiling or max(grown, config.context.first_limit))
 
 
-def decided(config: Config, shape: ModelShape, site: Site) -> Config:
+def fill_open_settings(config: Config, shape: ModelShape, site: Site) -> Config:
     """The recipe with everything that it leaves open decided, so that a run continues unchanged elsewhere. On GPUs the
     layouts are those of `earl plan` for the recipe's longest context."""
     dtype = "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
     config = config.changed(placement={"kind": site.kind}, sampler={"engine": site.engine}, learner={"dtype": dtype})
-    weighs = differing(config, site.engine == "vllm", dtype)
+    weighs = policies_differ(config, site.engine == "vllm", dtype)
     corrected = {"correction": "token"} if weighs and "correction" not in config.algorithm.model_fields_set else {}
     if not site.gpus:
         return config.changed(algorithm=corrected)
@@ -133,7 +133,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     learning, sampling = costs.shares(load)
     first = costs.best(costs.rollout_choices(sampling), load)
     last = costs.best_update(costs.learner_layouts(learning), load)
-    return chosen(chosen(config, first), last).changed(algorithm=corrected)
+    return with_choice(with_choice(config, first), last).changed(algorithm=corrected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _check_actors(costs: CostModel, site: Site, load: Load, learner: LearnerByte
 
 
 def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
-    config, own = costs.config, now(costs.config, "update")
+    config, own = costs.config, current_choice(costs.config, "update")
     if config.placement.kind != "embedded":
         return costs.learner_peak(own, costs.largest(load))
     return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True))
@@ -212,8 +212,9 @@ def _sampler_bytes(costs: CostModel, load: Load, copies: int) -> dict[str, int]:
 
 def _idle(costs: CostModel) -> tuple[str, ...]:
     """In words, which GPUs have nothing to do, and why."""
-    gpus, sampling, learning = costs.cluster.gpus, now(costs.config, "rollout"), now(costs.config, "update")
-    if costs.config.placement.kind == "colocated":
+    gpus, config = costs.cluster.gpus, costs.config
+    sampling, learning = current_choice(config, "rollout"), current_choice(config, "update")
+    if config.placement.kind == "colocated":
         return tuple(filter(None, (costs.idle(learning, gpus), costs.idle(sampling, gpus))))
     left = gpus - sampling.layout.size - learning.layout.size
     return (f"{left} of {gpus} GPUs idle always: neither learner nor samplers divide them",) if left > 0 else ()
@@ -233,8 +234,8 @@ def _check_devices(config: Config, site: Site) -> None:
     need, widest = sum(bundles), max(bundles)
     if need > have:
         raise EarlError(
-            f"{_asked(config)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower placement.dp, "
-            "placement.tp, placement.cp, placement.samplers or sampler.tp, or add hosts"
+            f"{_device_product(config)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower "
+            "placement.dp, placement.tp, placement.cp, placement.samplers or sampler.tp, or add hosts"
         )
     if widest > host:
         raise EarlError(
@@ -247,7 +248,7 @@ def _check_devices(config: Config, site: Site) -> None:
         )
 
 
-def _asked(config: Config) -> str:
+def _device_product(config: Config) -> str:
     place, turns = config.placement, " in turns" if config.placement.kind == "colocated" else ""
     cp = f" x placement.cp {place.cp}" if place.cp > 1 else ""
     return (
@@ -259,7 +260,7 @@ def _asked(config: Config) -> str:
 def _check_gpu(costs: CostModel, load: Load, learner: LearnerBytes) -> None:
     """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
     config, kind, most = costs.config, costs.device.kind, costs.largest(load)
-    need = costs.need(now(config, "update"), most)
+    need = costs.need(current_choice(config, "update"), most)
     if need.why_not:
         largest = sorted(learner.parts.items(), key=lambda part: -part[1])[:4]
         parts = ", ".join(f"{name} {size(count)}" for name, count in largest if count)
@@ -267,7 +268,7 @@ def _check_gpu(costs: CostModel, load: Load, learner: LearnerBytes) -> None:
             f"the learner needs {size(need.needed_bytes)} on each GPU under {learner_layout(config.placement).words} "
             f"({parts}), one {kind} has {size(costs.memory_bytes)}; {' or '.join(_cures(costs, most))}"
         )
-    need = costs.need(now(config, "rollout"), load)
+    need = costs.need(current_choice(config, "rollout"), load)
     if need.why_not:
         sampler = _sampler_bytes(costs, replace(load, sequences=1), 1)
         raise EarlError(
@@ -280,7 +281,7 @@ def _check_gpu(costs: CostModel, load: Load, learner: LearnerBytes) -> None:
 
 def _cures(costs: CostModel, load: Load) -> list[str]:
     """Each change that would make the learner fit by itself; general advice when none does."""
-    own, place = now(costs.config, "update"), costs.config.placement
+    own, place = current_choice(costs.config, "update"), costs.config.placement
 
     def suffices(dp: int, tp: int, **other: Any) -> bool:
         return not costs.obstacle(replace(own, layout=replace(own.layout, dp=dp, tp=tp), **other), load)
@@ -317,7 +318,7 @@ def _check_hosts(costs: CostModel, site: Site, load: Load, learner: LearnerBytes
     have = site.cluster.memory_bytes * site.cluster.hosts
     if need > have:
         raise EarlError(
-            f"{_asked(config)} = {ranks} + {sampling} processes need {size(need)} of memory, "
+            f"{_device_product(config)} = {ranks} + {sampling} processes need {size(need)} of memory, "
             f"{site.cluster.where} has {size(have)}; choose a smaller model or fewer of them"
         )
 

@@ -12,7 +12,7 @@ from earl.dispatch.weights import (
     SentWeights,
     Weight,
     WeightManifest,
-    assembled,
+    assemble,
     cut,
     holders,
     pack,
@@ -108,7 +108,7 @@ def test_sent_directly_each_process_of_each_reader_gets_its_parts_once(made, cop
             {rank: given[rank][number][process] for rank in range(ranks) if process in given[rank][number]}
             for number in range(len(plan.buckets))
         ]
-        came = dict(assembled(plan, reader, buckets))
+        came = dict(assemble(plan, reader, buckets))
         for number, weight in enumerate(plan.weights):
             box = plan.weights[number].needed(reader, plan.readers)
             assert number in came if box.numbers else number not in came

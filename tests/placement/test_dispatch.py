@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from earl.batch import Rows
 from earl.config import PlacementConfig
-from earl.dispatch.rows import LABELLED, LEARNED, Work, empty
+from earl.dispatch.rows import LABELLED, LEARNED, Work, empty_shard
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
 from earl.engine.learner import RowShare, minibatches, order_of
@@ -19,7 +19,7 @@ from earl.engine.model import make
 from earl.engine.sampler import Probe
 from earl.parallel.layout import Layout
 from earl.placement.async_rollout import Ticket
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.ray import row_exchange
@@ -36,7 +36,7 @@ from tests.placement.near import Near
 
 @pytest.fixture
 def groups(tiny):
-    return embedded(tiny(agent={"history": "board_only"}), Peers()).rollout(1)
+    return embedded_pipeline(tiny(agent={"history": "board_only"}), Peers()).rollout(1)
 
 
 def held(groups, workers):
@@ -51,7 +51,7 @@ def arrived(holdings, manifest):
     """What every rank takes of what the workers send."""
     plan = manifest.plan()
     for rank in range(manifest.layout.size):
-        target = empty(plan.target, rank, plan.lengths, plan.columns)
+        target = empty_shard(plan.target, rank, plan.lengths, plan.columns)
         for worker, own in enumerate(holdings):
             shard = own.shard(manifest.numbers(worker), manifest.table.columns)
             pieces = plan.pieces.where(

@@ -91,15 +91,15 @@ def rounds(load: Numbers) -> tuple[ExchangeRound, ...]:
 @lru_cache(maxsize=16)
 def _rounds(load: bytes, hosts: int) -> tuple[ExchangeRound, ...]:
     left = np.frombuffer(load, np.int64).reshape(hosts, hosts).copy()
-    to, count = _taken(left, permutations(left.copy()) if hosts <= MOST_HOSTS else [])
+    to, count = _take_rounds(left, permutations(left.copy()) if hosts <= MOST_HOSTS else [])
     _append(left, to, count)
     _dissolve(to, count)
     here = np.arange(hosts)
-    shifts = _taken(left, (((here + shift) % hosts, int(left.max())) for shift in range(1, hosts)))
+    shifts = _take_rounds(left, (((here + shift) % hosts, int(left.max())) for shift in range(1, hosts)))
     return _pieces([*to, *shifts[0]], [*count, *shifts[1]])
 
 
-def _taken(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Numbers]:
+def _take_rounds(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Numbers]:
     """Receiver and bytes by round and host, [R, H] each; subtracted from `left`."""
     here, taken = np.arange(len(left)), []
     for to, size in turns:
@@ -167,7 +167,7 @@ class TransferStep:
     source: MessagePart | None
 
 
-def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
+def stepped_sizes(hosts: Numbers, sizes: Numbers) -> Numbers:
     """The messages that go step by step, [P, P]; 0 for those that may all go at once. hosts: [P], the host of each
     process; sizes: [P, P], bytes between processes. Messages go at once where they cross no link, or where the load of
     every host is small."""

@@ -15,8 +15,8 @@ from earl.dispatch.transports.rendezvous import (
     Rendezvous,
     Sealed,
     backend_for,
-    opened,
-    reached,
+    connect_store,
+    open_store,
 )
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -105,7 +105,7 @@ def join_group(
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
-    store = (store or opened(place, timeout_seconds)) if rank == 0 else reached(place, timeout_seconds)
+    store = (store or open_store(place, timeout_seconds)) if rank == 0 else connect_store(place, timeout_seconds)
     distributed.init_process_group(
         backend_for(device),
         store=store.plain if cuda else store,

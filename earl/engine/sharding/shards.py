@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from earl.config import LearnerConfig
 from earl.dispatch.weights import Weight, WeightPiece, regrouping
 from earl.engine.checkpoint_tensors import TensorPart, TensorSource
-from earl.engine.lora import adapt, drawn, is_factor, plain
+from earl.engine.lora import adapt, base_name, initial_factor, is_factor
 from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
 from earl.engine.ranks import Ranks, gradient_of
 from earl.engine.score import Scorer, own_name
@@ -52,11 +52,11 @@ class Shards(Ranks):
             if not box.numbers:
                 continue
             if is_factor(name):
-                part = drawn(name, shape)[box.slices]
+                part = initial_factor(name, shape)[box.slices]
             elif self._stored:
-                part = self._stored.read(plain(name), box)
+                part = self._stored.read(base_name(name), box)
             else:
-                part = weights[plain(name)][box.slices]
+                part = weights[base_name(name)][box.slices]
             self.local(parameter.detach()).copy_(part)
         return scorer
 
@@ -121,7 +121,7 @@ class Shards(Ranks):
     def regrouped(self, parts: Mapping[str, TensorPart], owners: Mapping[str, int]) -> Mapping[str, Tensor]:
         if self.layout.size == 1:
             return super().regrouped(parts, owners)
-        axes = {plain(name): axis for name, axis in self.axes.items()}
+        axes = {base_name(name): axis for name, axis in self.axes.items()}
         return regrouped(parts, axes, owners, self.mesh)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:

@@ -24,7 +24,7 @@ CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CHUNK_BYTES = GIB  # of weights in shared memory at once
 
 
-def asked(engine: Any, name: str, *arguments: Any) -> int:
+def call_workers(engine: Any, name: str, *arguments: Any) -> int:
     """The sum of all workers' results of a method of `WeightLoader`. Raises EarlError when one has failed."""
     answers = engine.collective_rpc(name, args=arguments)
     if faults := [answer.fault for answer in answers if answer.fault]:
@@ -46,7 +46,7 @@ class EngineDevice:
         engine.collective_rpc("start_weight_update")
         try:
             if isinstance(weights, SentWeights):
-                return asked(engine, "load_sent", weights)
+                return call_workers(engine, "load_sent", weights)
             return self._load_files(engine, weights)
         finally:
             engine.collective_rpc("finish_weight_update")
@@ -59,7 +59,7 @@ class EngineDevice:
             path, read = Path(folder) / "weights.safetensors", 0
             for some in bundles(cast, lambda named: named[1].nbytes, CHUNK_BYTES):
                 save_file(dict(some), path)
-                read += asked(engine, "load_from", str(path))
+                read += call_workers(engine, "load_from", str(path))
         return read
 
 

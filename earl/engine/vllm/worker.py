@@ -21,8 +21,8 @@ from vllm.model_executor.layers import utils
 
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.peers import PeerTransport, join
-from earl.dispatch.transports.rendezvous import Rendezvous, reached
-from earl.dispatch.weights import SentWeights, Weight, assembled
+from earl.dispatch.transports.rendezvous import Rendezvous, connect_store
+from earl.dispatch.weights import SentWeights, Weight, assemble
 from earl.engine.checkpoint_tensors import parts_of
 from earl.errors import boundary
 from earl.parallel.layout import Box, whole
@@ -119,7 +119,7 @@ class WeightLoader:
     def join_weights(self, where: Rendezvous, first: int, hosts: Numbers, address: str, seconds: float) -> int:
         """Join the learner's ranks; `first` is the process of this engine's first worker. See `peers.join`."""
         self.leave_weights()
-        self._store = reached(where)
+        self._store = connect_store(where)
         self._peers: PeerTransport | None = join(self._store, first + self.rank, hosts, address, seconds, self.device)
         return 0
 
@@ -133,7 +133,7 @@ class WeightLoader:
         """Load this worker's slices, which the ranks send meanwhile."""
         peers, plan, reader = self._peers, sent.manifest.plan, self.rank + 1
         assert peers is not None, "all have joined"
-        came = assembled(plan, reader, (peers.exchange({}, sizes) for sizes in sent.exchanges()))
+        came = assemble(plan, reader, (peers.exchange({}, sizes) for sizes in sent.exchanges()))
         try:
             parts = ((plan.weights[number], part) for number, part in came)
             return self._load(_within(weight, weight.needed(reader, plan.readers), part) for weight, part in parts)

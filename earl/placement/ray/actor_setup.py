@@ -17,7 +17,7 @@ from torch import distributed
 
 from earl.algorithms.registry import algorithm
 from earl.config import Config, ModelConfig
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, opened
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, open_store
 from earl.engine.checkpoint_tensors import Stored, TensorSource
 from earl.engine.learner import Learner
 from earl.engine.local import Meeting, SplitSampler, TpGroup
@@ -75,7 +75,7 @@ WARM_BYTES = 1 << 23  # of an object that Ray copies by several threads
 WARM_WIDTH = 256  # of a matrix product for which libraries allocate their buffers
 
 
-def begun(config: Config, who: str = "") -> Budget:
+def new_budget(config: Config, who: str = "") -> Budget:
     """The budget of a new process. Ray's copy threads, the product buffers of numpy and torch, and the compiled loops
     of the sampler are created first, so that they do not count."""
     if config.placement.memory_bytes is not None:
@@ -88,7 +88,7 @@ def begun(config: Config, who: str = "") -> Budget:
     return Budget(config.placement.memory_bytes, who)
 
 
-def joined_tp_group(config: Config, meeting: Meeting, store: Sealed | None) -> TpGroup:
+def join_tp_group(config: Config, meeting: Meeting, store: Sealed | None) -> TpGroup:
     torch.set_num_threads(1)  # processes share the cores
     _between_hosts()
     return TpGroup(meeting, store, config.placement.stage_seconds)
@@ -99,7 +99,7 @@ def model_of(config: Config, source: str | Path | None) -> ModelConfig:
     return config.model.model_copy(update={"path": str(source)}) if source else config.model
 
 
-def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
+def join_mesh(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
     _between_hosts()
     placement = config.placement
     device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank only its own device
@@ -137,7 +137,7 @@ class Alive:
 
     def address(self) -> Rendezvous:
         """Open the rendezvous of the processes it computes with: this node's address, a free port, and a secret."""
-        self._meets = opened(Rendezvous(ray.util.get_node_ip_address()))
+        self._meets = open_store(Rendezvous(ray.util.get_node_ip_address()))
         return self._meets.place
 
     def peaks(self) -> dict[str, int]:
@@ -151,7 +151,7 @@ class Alive:
             self._connections.cut()
 
 
-def losing_others(method: Method) -> Method:
+def lost_peers(method: Method) -> Method:
     """Turn errors that another process caused into a one-line ConnectionError."""
 
     @wraps(method)
@@ -185,7 +185,7 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
             with self._budget.stage(name):
                 return self._split.together(work) if self._split and not alone else work()
 
-        return losing_others(cast(Method, called))
+        return lost_peers(cast(Method, called))
 
     return decorate
 

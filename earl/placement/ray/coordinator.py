@@ -24,12 +24,12 @@ from earl.engine.local import Meeting
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
 from earl.errors import LONGEST_MESSAGE, EarlError
-from earl.placement.fragment import world_of
+from earl.placement.fragment import episode_factory
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
 from earl.placement.ray.actor_setup import model_of
-from earl.placement.ray.learner import Given, LearnerActor, LearnerGroup, rows_of
+from earl.placement.ray.learner import LearnerActor, LearnerGroup, RankState, rows_of
 from earl.placement.ray.placement_spec import slots_of, spec_of
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, SamplerGroup
@@ -44,7 +44,7 @@ PERIOD_SECONDS = 2.0  # interval of the check that Ray's own processes are alive
 
 
 @contextmanager
-def connected(address: str | None, cpus: int) -> Iterator[None]:
+def connect_ray(address: str | None, cpus: int) -> Iterator[None]:
     """Be a driver of the Ray cluster at `address`, or of a new one that ends with this process. Raises EarlError when
     Ray does not start, or does not accept this process."""
     # Ray prints failures of its processes on standard output, which is for results; the actor group reports them.
@@ -59,9 +59,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # As many slots as wanted: on one machine the user decides how many processes share the cores.
             slots = max(cpus, os.cpu_count() or 1)
             quiet |= {"include_dashboard": False, "_system_config": PROMPT, "_temp_dir": str(folder / "ray")}
-            _join("Ray did not start on this machine", num_cpus=slots, **quiet)
+            _init_ray("Ray did not start on this machine", num_cpus=slots, **quiet)
         else:
-            _join(f"Ray at {address} did not let this process in", address=address, **quiet)
+            _init_ray(f"Ray at {address} did not let this process in", address=address, **quiet)
         ended.callback(ray.shutdown)
         if address is None:
             over = threading.Event()
@@ -84,7 +84,7 @@ def _end_with_node(over: threading.Event) -> None:
             return
 
 
-def _join(failure: str, **arguments: Any) -> None:
+def _init_ray(failure: str, **arguments: Any) -> None:
     try:
         ray.init(**arguments)
     except Exception as error:  # Ray raises many kinds, Exception itself among them
@@ -95,7 +95,7 @@ def _join(failure: str, **arguments: Any) -> None:
 START_SECONDS = 120  # the longest that reserving devices may take
 
 
-def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
+def reserve_devices(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
     """Reserve devices for each bundle, close to each other if possible. Raises EarlError when there are too few."""
     device = "GPU" if gpus else "CPU"
     group = placement_group([{device: float(size)} for size in bundles], strategy="PACK")
@@ -181,7 +181,7 @@ class Coordinator:
         self._start_ranks()
         workers, model_shape = self._players(), shape(model)
         self._rollout = workers
-        world = world_of(self._config, tokenizer_of(model))
+        world = episode_factory(self._config, tokenizer_of(model))
         settings = self._config.placement
         dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(model_shape), settings, self)
         return StepPipeline(self._config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
@@ -248,7 +248,7 @@ class Coordinator:
                 self.failed(str(lost))
                 self._ranks.replace_all()
 
-    def join_ranks(self, given: Sequence[Given] | None = None) -> None:
+    def join_ranks(self, given: Sequence[RankState] | None = None) -> None:
         """Connect the ranks and make their learner, or continue it with the state that they gave. Raises WorkerLost
         when a rank is gone, and its state with it."""
         if lost := self._ranks.introduce():
@@ -295,9 +295,9 @@ def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]
     every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
     spec = spec_of(config)
     bundles = slots_of(spec).bundles
-    with connected(config.placement.address, sum(bundles) + spec.processors):
+    with connect_ray(config.placement.address, sum(bundles) + spec.processors):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(bundles)
-        group = reserved(bundles, gpus)
+        group = reserve_devices(bundles, gpus)
         held = Coordinator(config, group, gpus, asked)
         try:
             yield held

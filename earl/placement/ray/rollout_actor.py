@@ -27,9 +27,9 @@ from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
-from earl.placement.ray.actor_setup import Alive, Connections, begun, joined_tp_group, losing_others, model_of, stage
+from earl.placement.ray.actor_setup import Alive, Connections, join_tp_group, lost_peers, model_of, new_budget, stage
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, told
+from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, call_result
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
@@ -118,7 +118,7 @@ class RolloutActor(EpisodePlayer):
     _kind: type[RolloutFragment] = RolloutFragment
     _policy: Policy | None = None  # without weights; the learner sends them
 
-    @losing_others
+    @lost_peers
     def setup(
         self,
         recipe: Mapping[str, Any],
@@ -138,9 +138,9 @@ class RolloutActor(EpisodePlayer):
         if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
             self._fragment.sampler.close()
             del self._fragment
-        self._budget = self._budget or begun(config)
+        self._budget = self._budget or new_budget(config)
         with Connections() as self._connections:
-            tp_group = joined_tp_group(config, meeting, self._meets) if meeting else None
+            tp_group = join_tp_group(config, meeting, self._meets) if meeting else None
         sampler = make_sampler(config, policy, tp_group)
         self._split = own if isinstance(own := within(sampler), SplitSampler) else None
         self._fragment = self._kind(config, policy.tokenizer, sampler)
@@ -159,7 +159,7 @@ class RolloutActor(EpisodePlayer):
     def join_weights(self, where: Rendezvous, process: int, hosts: Numbers, seconds: float) -> CallResult:
         """Let the engine's workers join the learner's ranks; see `WeightSender`."""
         address = ray.util.get_node_ip_address()
-        return told(lambda: self._engine.join_weights(where, process, hosts, address, seconds))
+        return call_result(lambda: self._engine.join_weights(where, process, hosts, address, seconds))
 
     @stage("weights")
     def load_sent(self, sent: SentWeights, probe: Probe, version: int) -> CallResult:
@@ -170,7 +170,7 @@ class RolloutActor(EpisodePlayer):
             self._episodes.drop(version)
             return LoadedWeights(self._engine.received_bytes, self._engine.needed_bytes, ())
 
-        return told(load)
+        return call_result(load)
 
     @property
     def _engine(self) -> Any:
