@@ -84,7 +84,7 @@ def load_at(rows: int, context: int) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class DispatchJob:
-    """What is dispatched, and between which layouts."""
+    """Rows to dispatch, and the layouts between which they go."""
 
     cluster: ClusterSpec
     shape: ModelShape

@@ -41,7 +41,7 @@ class Prefixes:
 
     @classmethod
     def of(cls, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
-        """Of packed rows: tokens [T], lengths [N]."""
+        """Find the prefixes of packed rows: tokens [T], lengths [N]."""
         position = np.arange(lengths.max())
         inside = position < lengths[:, None]
         padded, place = np.full(inside.shape, -1), np.zeros(inside.shape, np.int64)
@@ -120,7 +120,7 @@ def _joined(*modules: Any) -> Tensor:
 
 
 class _Weights(NamedTuple):
-    """Of a layer, in the order of their use; they share the memory of the model's."""
+    """A layer's weights, in the order of their use; they share memory with the model."""
 
     before: NDArray[np.float32]  # [H], of the norm
     projections: Tensor  # [(heads + 2 KV heads) D, H]

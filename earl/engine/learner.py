@@ -16,6 +16,7 @@ from torch import Tensor
 
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
 from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
+from earl.algorithms.registry import algorithm as algorithm_named
 from earl.batch import Batch, Rows, alike, chunks_by_tokens, deal, distinct, repeats
 from earl.config import Config, LearnerConfig
 from earl.documents import Fingerprints
@@ -31,7 +32,7 @@ Numbers = NDArray[np.int64]
 
 
 class Counts(NamedTuple):
-    """What a minibatch's means divide by."""
+    """The divisors of a minibatch's means."""
 
     tokens: int  # trained
     turns: int  # value positions
@@ -65,7 +66,7 @@ class RowShare:
         return found[found >= 0]
 
     def counts(self, rows: Numbers) -> Counts:
-        """Of `rows`, wherever they lie; each at least 1."""
+        """The counts of `rows`, on whatever process they lie; each at least 1."""
         learned = self.learned[rows]
         numbers = learned.sum(), self.turns[rows].sum(), np.count_nonzero(learned)
         return Counts(*(max(1, int(number)) for number in numbers))
@@ -137,7 +138,7 @@ class Update:
 
     @classmethod
     def of(cls, config: Config, learning_rate: float, entropy: float, seed: int, **more: Any) -> "Update":
-        """Of reinforcement learning, by a recipe."""
+        """The update of a step of reinforcement learning, by a recipe."""
         how, own = config.algorithm, config.learner
         taken = (how.correction, how.correction_cap, how.kl_estimator, how.correction_excess)
         return cls(learning_rate, entropy, how.loss_kl, own.minibatches, own.epochs, seed, *taken, **more)
@@ -196,7 +197,7 @@ class Learner:
         return rows.turns[rows.value_mask], self.values(rows, part)[rows.value_mask]
 
     def divergences(self, rows: Rows, estimator: KlEstimator, part: RowShare | None = None) -> Estimates:
-        """Of each token that is learned its turn, and an estimate of the sampler's KL divergence to the reference."""
+        """The turn of each token to learn, and the estimated KL divergence from the sampler to the reference there."""
         log_ratio = (self.logprobs(rows, reference=True, part=part) - rows.logprobs)[rows.mask]
         return rows.turns[rows.mask], kl_estimate(torch.from_numpy(log_ratio), estimator).numpy()
 
@@ -348,6 +349,12 @@ class Learner:
             positions = repeats(rows.lengths, chunk.numbers)
             result[torch.from_numpy(positions[where[positions]])] = compute(chunk).cpu()
         return (result if alone else self._ranks.add(result)).numpy()
+
+
+def make_learner(config: Config, policy: Policy, ranks: Ranks) -> Learner:
+    """The learner of a recipe, spread over `ranks`."""
+    values = algorithm_named(config.algorithm.name, **config.algorithm.options).needs_values
+    return Learner(policy, config.learner, config.rollout.temperature, ranks, values, Truncation.of(config.rollout))
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:

@@ -58,7 +58,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         return self.written(key_states.transpose(1, 2), value_states.transpose(1, 2))
 
     def written(self, *states: Tensor) -> tuple[Tensor, Tensor]:
-        """As `update`, of states [..., heads, head size] of B x Q tokens."""
+        """The same as `update`, for states [..., heads, head size] of B x Q tokens."""
         window, (*_, heads, size) = self.cache.window, states[0].shape
         store = self.held(states[0])
         places = self.cache.places(heads)
@@ -71,7 +71,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
     def held(self, states: Tensor) -> Tensor:
-        """All keys and values, of states [..., KV heads, head size]."""
+        """The storage of keys and values; allocated for states [..., KV heads, head size] when it is first needed."""
         if self.store is None:
             *_, heads, size = states.shape
             # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.

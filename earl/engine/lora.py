@@ -23,22 +23,13 @@ def adapt(model: Any, learner: LearnerConfig) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise EarlError("learner.lora_rank needs peft, which is not installed: pip install 'earl[lora]'") from error
-    targets = _linear_layers(model)
-    inject_adapter_in_model(
-        LoraConfig(r=learner.lora_rank, lora_alpha=learner.lora_alpha, target_modules=targets, lora_dropout=0.0), model
-    )
-
-
-def _linear_layers(model: Any) -> list[str]:
-    last = model.get_output_embeddings()
-    found = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not last
-    }
-    if not found:
+    last, modules = model.get_output_embeddings(), model.named_modules()
+    linear = [name for name, module in modules if isinstance(module, nn.Linear) and module is not last]
+    if not linear:
         raise EarlError(f"{type(model).__name__} has no linear layers that adapters fit; set learner.lora_rank to 0")
-    return sorted(found)
+    targets, rank = sorted({name.rpartition(".")[2] for name in linear}), learner.lora_rank
+    config = LoraConfig(r=rank, lora_alpha=learner.lora_alpha, target_modules=targets, lora_dropout=0.0)
+    inject_adapter_in_model(config, model)
 
 
 def base_name(name: str) -> str:

@@ -105,9 +105,8 @@ class Client:
             timer = Timer(end - time.monotonic(), _shut_down, [connection.sock])
             timer.start()
             try:
-                connection.request(
-                    "GET" if data is None else "POST", f"{parts.path.rstrip('/')}/{path}", data, _headers()
-                )
+                method, url = "GET" if data is None else "POST", f"{parts.path.rstrip('/')}/{path}"
+                connection.request(method, url, data, _headers())
                 with connection.getresponse() as answer:
                     body = answer.read(limit + 1)
             except (OSError, http.client.HTTPException):

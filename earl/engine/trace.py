@@ -41,9 +41,8 @@ from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.dispatch.weights import BUCKET_BYTES, Weight, pack, plan_weights
-from earl.engine.learner import Learner, RowShare, Update
+from earl.engine.learner import Learner, RowShare, Update, make_learner
 from earl.engine.model import CLOSED, Policy, meta_model
-from earl.engine.sampler import Truncation
 from earl.engine.sharding.mesh import Mesh, mesh_of
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -109,7 +108,7 @@ def _faked(func: Any, given: list[Tensor], kwargs: Mapping[str, Any]) -> bool:
 
 
 class FakeArrays(TorchFunctionMode):
-    """What a fake tensor is in numpy: zeros."""
+    """Turns fake tensors into numpy arrays of zeros."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.numpy and isinstance(args[0], FakeTensor):
@@ -248,7 +247,7 @@ class FakeWeights:
 
 
 def groups_of(mesh: Mesh) -> dict[str, str]:
-    """What a rank's groups are called here, by torch's names of them."""
+    """The names of a rank's groups in a trace, by torch's names of them."""
     *replicas, shards = mesh.shards.get_all_groups()
     named = {
         "all": distributed.group.WORLD,
@@ -262,16 +261,14 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
 
 
 def record_step(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
-    """What a learner's step takes on a rank of a grid, after a small one that has given the optimizer its moments.
+    """Record a learner's step on one rank, after a small step that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
     kind = algorithm(config.algorithm.name, **config.algorithm.options)
-    own, cut = (config.learner, config.rollout.temperature), Truncation.of(config.rollout)
-
-    def made() -> Learner:
-        return Learner(Policy(meta_model(described), None), *own, Shards(mesh, FakeWeights()), kind.needs_values, cut)
-
+    ranks = Shards(mesh, FakeWeights())
     with Recorder(groups_of(mesh), fake) as recorder:
-        loading, learner = recorder.stage("load", made)
+        loading, learner = recorder.stage(
+            "load", lambda: make_learner(config, Policy(meta_model(described), None), ranks)
+        )
         rows, part = _rows(replace(job, row_tokens=LITTLE, micro_batch_tokens=LITTLE, micro_batches=1), learner.vocab)
         learner.update(_experience(learner, config, rows, part), kind, _update(config), part)
         rows, part = _rows(job, learner.vocab)
@@ -298,7 +295,7 @@ def _rows(job: TraceJob, vocab: int) -> tuple[Rows, RowShare]:
 
 
 def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) -> Batch:
-    """As `earl.placement.pipeline.StepPipeline.prepare` does, with made-up advantages and returns."""
+    """Prepare experience like `earl.placement.pipeline.StepPipeline.prepare`, with made-up advantages and returns."""
     kind, how = algorithm(config.algorithm.name, **config.algorithm.options), config.algorithm
     if kind.needs_values:
         learner.turn_values(rows, kind.by_token, part)

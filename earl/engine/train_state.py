@@ -153,7 +153,7 @@ class TrainState:
             yield base_name(name), TensorPart(own.cpu() if self.adapted else own, box, shape)
 
     def snapshot(self) -> Snapshot:
-        """What this process saves of the present state; see `Learner.snapshot`."""
+        """This process's part of the present state, to be written; see `Learner.snapshot`."""
         models = {"": self._boxes(self._scorer)}
         if self.adapted:
             models[REFERENCE] = self._boxes(self._scorer, adapted=False)
@@ -198,7 +198,7 @@ class TrainState:
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
 
     def _own_parts(self) -> Iterator[tuple[str, TensorPart]]:
-        """Of value head, adapters, those of the reference, and optimizer state."""
+        """The parts of value head, adapters, the reference's adapters, and optimizer state."""
         for name, kept in self._frozen_adapters.items():
             yield from self._given(f"{REFERENCE}/{name}", name, kept)
         for name, parameter in self.trained.items():

@@ -117,7 +117,7 @@ class CostModel:
 
     @property
     def memory_bytes(self) -> int:
-        """Of one device; on CPUs what `placement.memory_gib` gives to a process."""
+        """The memory of one device; on CPUs `placement.memory_gib` of a process."""
         return (self.config.placement.memory_bytes or UNKNOWN_BYTES) if self.on_host else self.device.memory_bytes
 
     @property
@@ -146,7 +146,7 @@ class CostModel:
 
     @property
     def dtype(self) -> str:
-        """Of the learner's computation."""
+        """The dtype in which the learner computes."""
         learner = self.config.learner
         named = self.on_host or "dtype" in learner.model_fields_set
         return learner.dtype if named else "bfloat16"
@@ -193,7 +193,7 @@ class CostModel:
         return self.need(choice, load).why_not
 
     def expected_bytes(self, choice: Choice, load: Load) -> int:
-        """Of the process that needs the most, without a margin."""
+        """The memory of the process that needs the most, without a margin."""
         if choice.stage != "rollout":
             return self.learner_peak(choice, load).peak
         return self._slots(choice, load) if self.on_host else self._sampling_bytes(choice, load)[0]
@@ -214,7 +214,7 @@ class CostModel:
         return int(self._slots(choice, load) * self._margin(choice, HOST_MARGIN)), self.memory_bytes
 
     def _slots(self, choice: Choice, load: Load) -> int:
-        """Of a sampling process on CPUs. Episodes of a group have separate slots, and share one prefill."""
+        """The memory of a sampling process on CPUs. Episodes of a group have separate slots, and share one prefill."""
         tp, copies, longest = choice.layout.tp, choice.layout.dp, load.longest_tokens
         at_once = self.engine(tp).kv_tokens(self.values) // longest
         split = ("parameters", "heads", "kv_heads", "intermediate")
@@ -325,7 +325,7 @@ class CostModel:
         return batches * (count * self.pass_seconds(own, load.mean_tokens, choice.stage) + replicating)
 
     def pass_seconds(self, way: Training, row_tokens: float, stage: Stage) -> float:
-        """Of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
+        """The time of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
         passes, copies = 1.0, 1.0  # of the model's weights, fetched
         if stage == "update":
             passes += BACKWARD + way.recompute
@@ -351,7 +351,7 @@ class CostModel:
         return others / self.link_bandwidth + self.shape.layers * self.values["all_reduce"]
 
     def _travelling_seconds(self, way: Training) -> float:
-        """Of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
+        """The time of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
         if way.ep == 1:
             return 0.0
         sent = way.portion / way.tp * self.shape.experts_per_token * self.shape.hidden * way.float_bytes
@@ -368,7 +368,7 @@ class CostModel:
         return max(inside / self.link_bandwidth, size * (hosts - 1) / hosts / self.network_bandwidth)
 
     def _replicating_seconds(self, way: Training) -> float:
-        """Of summing gradients over the replicas: over the links of hosts, unless one host holds them all."""
+        """The time to sum gradients over the replicas: over the links of hosts, unless one host holds them all."""
         ranks, host = way.layout.shards * way.tp, self.host_devices
         own = 2 * (way.replicas - 1) / way.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
         if self.on_host or ranks * way.replicas <= host:
@@ -376,7 +376,8 @@ class CostModel:
         return own * min(host, ranks) / self.network_bandwidth
 
     def weights_seconds(self, sampler: Layout, learner: Layout) -> float:
-        """Of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
+        """The time of a weight sync: the model once into each sampling host, less its present part, then to its
+        GPUs."""
         size = weight_bytes(self.shape, self.engine(1).precision)
         given, taken = (ceil(layout.size / self.cluster.gpus_per_host) for layout in (learner, sampler))
         apart = self.config.placement.kind == "disaggregated"
@@ -403,7 +404,7 @@ class CostModel:
         return max(1, gpus - sampling), max(1, sampling)
 
     def _apart(self, sampling: int, load: Load) -> tuple[int, float]:
-        """Of a share: the number of stages that do not fit, and the seconds of a step."""
+        """The number of stages that do not fit with so many GPUs for sampling, and the seconds of a step."""
         learning, most = self.cluster.gpus - sampling, self.largest(load)
         first = self.best(self.rollout_choices(sampling), load)
         last = self.best_update(self.learner_layouts(learning), load)

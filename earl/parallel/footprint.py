@@ -66,7 +66,7 @@ class Training:
 
 
 def held_bytes(shape: ModelShape, training: Training, number_bytes: int) -> int:
-    """Of the parameters, with so many bytes for each, on the fullest rank: FSDP2 shards by whole experts."""
+    """The bytes of the parameters on the fullest rank, `number_bytes` for each: FSDP2 shards by whole experts."""
     experts = shape.layers * shape.experts * shape.expert_parameters
     if training.whole:
         return ceil(number_bytes * shape.parameters / training.tp)
@@ -124,7 +124,7 @@ PARTS = ("weights", "gradients", "optimizer", "gathered", "buffers", "activation
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What FSDP2 gathers and sends at once of a layer, or of its experts, on one rank: bytes."""
+    """The bytes that FSDP2 gathers and sends at once for a layer, or for its experts, on one rank."""
 
     gathered: int = 0
     gradients: int = 0  # of the trained weights, in the computation's type
@@ -185,7 +185,7 @@ class Moments:
         self.before = self.shards if training.accumulated else 0
 
     def update(self) -> list[LearnerBytes]:
-        """Of an update's last micro-batch."""
+        """The moments of an update's last micro-batch."""
         return [*self._backward(), *self._ending()]
 
     def _gather(self, activations: int = 0) -> list[LearnerBytes]:
@@ -242,7 +242,7 @@ class Moments:
         ]
 
     def forward(self) -> list[LearnerBytes]:
-        """Of a pass without gradients, by the model or its reference."""
+        """The moments of a pass without gradients, by the model or its reference."""
         root, ahead = self.root, self.last.ahead
         gathered = root + self.unit.gathered + self.mixed.gathered
         return [

@@ -76,7 +76,7 @@ class Layout:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Of a learner, as in [placement]."""
+        """The axes of a learner by their keys in [placement]."""
         return {name: getattr(self, name) for name in LEARNER_AXES}
 
     @property
@@ -86,7 +86,7 @@ class Layout:
 
     @property
     def words(self) -> str:
-        """Of a learner: "dp 4 x tp 2"."""
+        """The axes of a learner in a text, such as "dp 4 x tp 2"."""
         return " x ".join(f"{axis} {size}" for axis, size in self.named_axes)
 
     @property

@@ -48,7 +48,7 @@ class ModelShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert of one layer; 0 without a mixture."""
+        """The parameters of one expert of one layer; 0 without a mixture."""
         return 3 * self.hidden * (self.intermediate // self.experts_per_token) if self.experts > 1 else 0
 
 

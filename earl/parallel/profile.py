@@ -174,7 +174,7 @@ def _prior(measured: dict[Choice, Cells], apart: Mapping[Choice, float], noise: 
 
 @lru_cache(maxsize=512)
 def _system(cells: tuple[ProfileCell, ...], noise: float, wider: float) -> tuple[Floats, Floats, Floats]:
-    """Of one choice: places [N, 2], ratios [N], and the inverse of their covariance without the shared error [N, N]."""
+    """One choice's places [N, 2], ratios [N], and the inverse of their covariance without the shared error [N, N]."""
     places = np.array([cell.place for cell in cells])
     counts = np.array([min(cell.count, REMEMBERED) for cell in cells], np.float64)
     inverse = np.asarray(np.linalg.inv(_covariance(places, places, wider) + np.diag(noise / counts)), np.float64)
@@ -182,8 +182,8 @@ def _system(cells: tuple[ProfileCell, ...], noise: float, wider: float) -> tuple
 
 
 def _covariance(places: Floats, others: Floats, wider: float) -> Floats:
-    """Of a choice's errors at two lists of places. Where they are larger than the prior says, they reach further, and
-    grow with the context."""
+    """The covariance of a choice's errors at two lists of places. Where they are larger than the prior says, they reach
+    further, and grow with the context."""
     distance = np.abs(places[:, None] - others[None]).sum(-1)
     doublings = np.outer(places[:, 0] - MIDDLE, others[:, 0] - MIDDLE)
     covariance: Floats = wider * (CHOICE**2 + NEAR**2 * np.exp(-distance / (REACH * wider**0.5)))

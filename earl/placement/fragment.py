@@ -53,7 +53,7 @@ Demonstrations = Sequence[tuple[Trajectory, Labels]]
 
 
 def demonstrations(path: Path, chat: Chat, rules: Rules) -> Demonstrations:
-    """Those of a file, in a tokenizer's tokens.
+    """Read demonstrations from a file or folder, in a tokenizer's tokens.
     Raises EarlError for a file that is missing, has nothing to learn from, or has a reply that the rules cut off."""
     if not path.exists():
         raise EarlError(f"warm_start.data = {str(path)!r} is not here; name a file that every node has")
@@ -189,7 +189,7 @@ def load_opponent(name: str) -> tuple[EpisodeFactory, Sampler]:
 
 
 class WithOpponents:
-    """A sampler, and those of the checkpoints that are opponents: each prompt goes to its policy's."""
+    """A sampler together with those of checkpoints that are opponents: a prompt goes to the sampler of its policy."""
 
     def __init__(self, sampler: Completes) -> None:
         self._sampler = sampler
@@ -239,7 +239,8 @@ def with_opponents(sampler: Completes) -> WithOpponents:
 
 
 def read_warm_start(config: Config, world: EpisodeFactory) -> Demonstrations:
-    """What is imitated in place of a teacher, if anything. Raises EarlError as `demonstrations` does."""
+    """The demonstrations of a warm start; none where it imitates a teacher. Raises EarlError as `demonstrations`
+    does."""
     warm = config.warm_start
     return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else ()
 
@@ -333,7 +334,7 @@ def teacher_episodes(
 
 
 def with_teacher(world: EpisodeFactory, config: Config) -> EpisodeFactory:
-    """The world with a teacher who labels each turn of the policy."""
+    """The factory with a teacher that labels each turn of the policy."""
     teachers = {one.env.name: one.warm_start.teacher for one in config.each_env()}
     return world.changed(lambda own: replace(own, teacher=agent(teachers[own.env], own.env)))
 
@@ -343,6 +344,6 @@ def with_context_limit(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
 
 
 def with_growth(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
-    """The world with what holds at a step of training."""
+    """The factory with the options of environments at a step of training."""
     share, envs = config.course(step), config.env.each
     return world.changed(lambda own: replace(own, options=envs[own.env].options_at(share)))

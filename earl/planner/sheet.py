@@ -178,7 +178,7 @@ def _spread(cells: Sequence[PlanCell]) -> str:
 
 
 def head(plan: Plan) -> list[str]:
-    """What was asked for, the assumptions, and the meaning of the marks."""
+    """Lines on the question, the assumptions, and the meaning of the marks."""
     asked, costs = plan.asked, plan.asked.costs
     config, cluster, precision = costs.config, costs.cluster, costs.engine(1).precision
     hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)} of {cluster.gpus_per_host}"
@@ -199,7 +199,7 @@ def head(plan: Plan) -> list[str]:
 
 
 def _calibrated(costs: CostModel) -> list[str]:
-    """What the rollout's intervals rest on, if it is not the tables alone."""
+    """A line on the measurements behind the rollout's intervals, or on those that are missing."""
     if costs.measured:
         return [f"rollout: {costs.measured.text}"]
     engine = costs.engine(1)
@@ -213,7 +213,7 @@ def _calibrated(costs: CostModel) -> list[str]:
 
 
 def switch_lines(plan: Plan) -> list[str]:
-    """Where the choice changes as contexts grow, a line for each stage and load."""
+    """A line for each stage and load: the contexts at which the choice changes."""
     lines = []
     for (stage, load), runs in groupby(plan.switches, attrgetter("stage", "responses")):
         first, *others = runs
@@ -249,7 +249,7 @@ def without_fit(plan: Plan) -> list[str]:
 
 
 def uncertain_choices(plan: Plan) -> str:
-    """How many choices lie within the model's error."""
+    """The number of choices that lie within the model's error."""
     picks = [choice for choice in plan.choices if choice.tp is not None]
     count = sum(not choice.certain for choice in picks)
     return f"{count} of {len(picks)} choices lie within 80 % of the next best: measure these before relying on them"
@@ -260,7 +260,7 @@ def _split(run: Switch) -> str:
 
 
 def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
-    """What the learner's own code took, and where that is not what the plan says; empty without a trace."""
+    """The tables of a trace of the learner's code, and its differences from the plan; none without a trace."""
     if traced is None:
         return ()
     stages, job = traced.trace.stages, traced.trace.job
@@ -314,7 +314,7 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
 
 
 def fp8_hint(plan: Plan) -> list[str]:
-    """What weights in 8 bits would make of the longest step's rollout, and the risk."""
+    """Lines on the longest step's rollout with weights in 8 bits, and the risk."""
     costs, steps = plan.asked.costs, [step for step in plan.steps if step.parts]
     precision = costs.engine(1).precision
     if not steps or costs.measured or precision.weights not in ("bf16", "fp16") or costs.device.fewest_bits > 8:

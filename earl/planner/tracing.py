@@ -27,7 +27,7 @@ class Comparison:
 
     @property
     def percent(self) -> float:
-        """By how much the trace is above the plan."""
+        """The difference of the trace from the plan."""
         return (self.traced / self.planned - 1) * 100 if self.planned else 0.0
 
 
@@ -58,7 +58,7 @@ class TraceQuestion:
 
 
 def trace_question(asked: Question, learning: int) -> TraceQuestion:
-    """What to trace of a plan whose learner has `learning` GPUs. Raises EarlError when nothing fits."""
+    """The update to trace in a plan whose learner has `learning` GPUs. Raises EarlError when nothing fits."""
     costs = asked.costs
     for context in reversed(asked.contexts):
         load = costs.largest(load_at(costs.config.rollout.episodes, context))
@@ -92,8 +92,8 @@ def compare(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list[
 
 
 def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison]:
-    """Of the ranks that share the weights of one tensor-parallel part: the plan fetches weights twice for every
-    micro-batch, for the forward and the backward pass, and sends gradients once."""
+    """Compare the exchanges of ranks that share the weights of one tensor-parallel part: the plan fetches weights twice
+    for every micro-batch, for the forward and the backward pass, and sends gradients once."""
     if way.layout.shards == 1:
         return []
     numbers = costs.shape.parameters / way.tp * trace.job.micro_batches
@@ -108,7 +108,7 @@ def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison
 
 
 def _planned_products(costs: CostModel, way: Training, trace: Trace) -> float:
-    """With the passes that the plan reckons with."""
+    """Operations in matrix products, with the passes that the plan counts."""
     own = parts(costs.shape)
     forward = 2 * (own.dense + own.experts * own.share + own.head) * way.portion / way.tp
     return forward * (1 + BACKWARD + way.recompute) * trace.job.micro_batches

@@ -36,7 +36,7 @@ class TracedCall:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What calls take of a resource at some size of it."""
+    """Times and use of a resource of some size under the recorded calls."""
 
     resource: str  # `CORES`, or the tool whose calls run at the same time
     units: int

@@ -153,7 +153,8 @@ class Placed:
 
 
 def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
-    """Where a decided recipe runs. Raises EarlError when learner and samplers cannot be built, or do not fit."""
+    """Arrange a decided recipe on its devices. Raises EarlError when learner and samplers cannot be built, or do not
+    fit."""
     place, embedded = config.placement, site.kind == "embedded"
     costs, load = costs_at(config, shape, site), longest_load(config, shape)
     check_shared(shape, learner_layout(place))

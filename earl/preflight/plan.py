@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 def _readers(config: Config, site: Site) -> set[str]:
-    """Which conditions of options.toml a run fulfils."""
+    """The conditions of options.toml that a run fulfils."""
     place, vllm, on_ray = config.placement, site.engine == "vllm", site.kind != "embedded"
     turns = on_ray and not place.environments and not place.max_staleness
     known = {

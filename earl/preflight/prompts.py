@@ -286,7 +286,7 @@ SCRATCH_RATE = 1e-4
 
 
 def risks(config: Config) -> Iterator[str]:
-    """What is allowed, and hardly meant, for a pretrained model that trains all of its weights."""
+    """Warnings of settings that are allowed, but hardly meant for a pretrained model."""
     if config.model.path is None or made_by_earl(config.model.path):
         return
     rate = config.learner.learning_rate
@@ -307,7 +307,7 @@ SHORT_TURN = 64
 
 
 def imitated(config: Config) -> str:
-    """Whom or what the warm start imitates."""
+    """The file or teacher that the warm start imitates."""
     return repr(config.warm_start.data or config.warm_start.teacher)
 
 

@@ -60,7 +60,8 @@ class Mesh:
         return self.grid.get_group("dp")
 
     def experts(self) -> tuple[DeviceMesh, ProcessGroup]:
-        """Of a mixture, joined anew: for experts what `shards` is for other tensors, and this process's ep group."""
+        """The processes over which FSDP2 shards the experts of a mixture, and this process's ep group; joined by this
+        call."""
         layout = self.layout
         grid, shards = _sharding(self.device, layout, layout.expert_shards, layout.ep)
         return shards, grid.get_group("parts")

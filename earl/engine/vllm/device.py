@@ -34,7 +34,7 @@ def call_workers(engine: Any, name: str, *arguments: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineDevice:
-    """What CPUs and GPUs have in common: how an engine gets weights."""
+    """Gives weights to an engine, on CPUs and GPUs alike."""
 
     tolerance: float  # how far a log-prob of the engine may be from the learner's
     dtype: torch.dtype

@@ -53,7 +53,7 @@ class UnreadSlice(Tensor):
         return self.whole_part(self._box)
 
     def sliced(self, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
-        """As `aten.slice` does."""
+        """Slice like `aten.slice`."""
         if step != 1:
             stepped: Tensor = torch.ops.aten.slice(self.read(), axis, start, end, step)
             return stepped
@@ -157,7 +157,7 @@ class WeightLoader:
 
     @answering
     def weight_bytes(self) -> int:
-        """Of the weights that this worker computes with."""
+        """The bytes of the weights with which this worker computes."""
         held = {tensor.data_ptr(): tensor.nbytes for tensor in self.model_runner.model.parameters()}
         return sum(held.values())
 

@@ -15,14 +15,12 @@ import ray
 import torch
 from torch import distributed
 
-from earl.algorithms.registry import algorithm
 from earl.config import Config, ModelConfig
 from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, open_store
 from earl.engine.checkpoint_tensors import Stored, TensorSource
-from earl.engine.learner import Learner
+from earl.engine.learner import Learner, make_learner
 from earl.engine.local import Meeting, SplitSampler, TpGroup
 from earl.engine.model import make, meta_policy
-from earl.engine.sampler import Truncation
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -47,9 +45,7 @@ def sharded_learner(
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
         policy, ranks = meta_policy(described), Shards(mesh, Stored(folder_of(described.path)))
-    values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
-    rollout = config.rollout
-    learner = Learner(policy, config.learner, rollout.temperature, ranks, values, Truncation.of(rollout))
+    learner = make_learner(config, policy, ranks)
     if carried is not None:
         learner.state.take(carried)
     return learner

@@ -197,7 +197,7 @@ class Coordinator:
         return RolloutWorkers(self._workers, self._set_up_worker, self, self._split)
 
     def _sender(self) -> WeightSender | None:
-        """Of weights to engines, where every process has a GPU of its own, and messages need no checksum."""
+        """The sender of weights to engines; None unless every process has its own GPU and messages need no checksum."""
         place = self._config.placement
         if not self._gpus or self._spec.turns or place.checksums:
             return None
@@ -274,7 +274,7 @@ class Coordinator:
         self._awake = group
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        """Its devices are the GPUs that it shares with learner ranks; none if they do not take turns."""
+        """Set up a rollout worker on the GPUs that it shares with learner ranks; none if they do not take turns."""
         bundle, first = self._bundle(number)
         neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._spec.turns else ()
         shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]

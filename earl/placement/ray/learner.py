@@ -62,7 +62,7 @@ Piece = tuple[str, Box, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """The state that one rank gave."""
+    """One rank's part of the learner's state, in Ray's object store."""
 
     pieces: tuple[tuple[Piece, ...], ...]  # by object, in its order
     references: tuple[Reference, ...]

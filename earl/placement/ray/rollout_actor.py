@@ -104,7 +104,7 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("recording")
     def whole(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
-        """Those of these groups that are here."""
+        """The groups of these tickets that this actor holds."""
         return self._episodes.whole(tickets)
 
     @stage("evaluation")

@@ -80,7 +80,7 @@ class SamplerGroup:
         return source.metrics(tuple(member.node for member in self.members), loaded)
 
     def _sent(self, weights: tuple[WeightSource, Probe], version: int) -> Sequence[LoadedWeights]:
-        """What each loaded of what the ranks sent it; empty where samplers read instead."""
+        """Have the ranks send the weights; returns what each sampler loaded, nothing where samplers read instead."""
         return ()
 
     def relayout(self, copies: int, tp: int) -> None:
