@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
-from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
+from earl.dispatch.transports.rendezvous import TIMEOUT_SECONDS, Rendezvous, Sealed
 from earl.engine.attention import batched
 from earl.engine.decoder import TokenDecoder, suits
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
@@ -484,9 +484,7 @@ class TpGroup:
     """A process's membership in the group of its copy; a process is in one group at a time. store: on the first
     process, an already opened store; None: opened now."""
 
-    def __init__(
-        self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.rank, self.layout = meeting.rank, Layout(1, meeting.size, ep=meeting.size)
         cpu = torch.device("cpu")
         self._store = join_group(self.rank, meeting.size, meeting.place, store, cpu, timeout_seconds)

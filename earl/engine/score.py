@@ -28,7 +28,7 @@ from earl.engine.attention import ATTENTION, NO_MASK, PackedRows, Spans, spans
 from earl.engine.model import head, hidden_states
 from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.sharding.tensor_parallel import copied, gathered, summed
-from earl.parallel.memory import LOGITS_AT_ONCE, PRODUCT_AT_ONCE
+from earl.parallel.memory import LOGIT_SLICE, PRODUCT_SLICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _piece(rows: Spans, start: int, stop: int) -> tuple[int, Spans]:
 
 
 def slice_positions(vocab: int) -> int:
-    return max(1, LOGITS_AT_ONCE // vocab)
+    return max(1, LOGIT_SLICE // vocab)
 
 
 class TokenScores(torch.autograd.Function):
@@ -233,7 +233,7 @@ def _add_product(total: Tensor, of_logits: Tensor, states: Tensor) -> None:
     if total.dtype == of_logits.dtype:
         total.addmm_(of_logits.T, states)
         return
-    words = max(1, PRODUCT_AT_ONCE // total.shape[1])
+    words = max(1, PRODUCT_SLICE // total.shape[1])
     for part, columns in zip(torch.split(total, words), torch.split(of_logits, words, dim=1), strict=True):
         part += columns.T @ states
 

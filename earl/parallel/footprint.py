@@ -11,15 +11,7 @@ from typing import Any
 
 from earl.config import Config
 from earl.parallel.layout import Layout
-from earl.parallel.memory import (
-    KERNEL_BYTES,
-    PRODUCT_AT_ONCE,
-    RESIDUE_BYTES,
-    WIDE_BYTES,
-    ModelShape,
-    layer,
-    logit_bytes,
-)
+from earl.parallel.memory import KERNEL_BYTES, PRODUCT_SLICE, RESIDUE_BYTES, WIDE_BYTES, ModelShape, layer, logit_bytes
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -179,7 +171,7 @@ class Moments:
         self.slices = logit_bytes(shape, learned, tp)  # logits of a slice, in two copies
         # In 16 bits: a slice's gradient in both types and part of its product, or the output layer's when passed on.
         both = WIDE_BYTES + kind
-        narrow = max(self.slices // 2 * both // WIDE_BYTES + min(PRODUCT_AT_ONCE, head) * both, kind * head)
+        narrow = max(self.slices // 2 * both // WIDE_BYTES + min(PRODUCT_SLICE, head) * both, kind * head)
         self.logits = max(self.slices, 0 if kind == WIDE_BYTES else narrow)
         self.waiting = self.head * kind // WIDE_BYTES  # the head's gradient, until that of the embeddings
         self.before = self.shards if training.accumulated else 0

@@ -33,7 +33,7 @@ def test_the_backend_follows_from_the_device():
 def test_processes_on_gpus_join_with_both_backends(monkeypatch):
     told = {}
     store = SimpleNamespace(plain="plain")
-    monkeypatch.setattr(meshes, "connect_store", lambda place, seconds: store)
+    monkeypatch.setattr(meshes, "join_store", lambda place, seconds: store)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(device=device))
     monkeypatch.setattr(
         distributed, "init_process_group", lambda *backend, **other: told.update(other, backend=backend)

@@ -21,7 +21,7 @@ from vllm.model_executor.layers import utils
 
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.peers import PeerTransport, join
-from earl.dispatch.transports.rendezvous import Rendezvous, connect_store
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store
 from earl.dispatch.weights import SentWeights, Weight, assemble
 from earl.engine.checkpoint_tensors import parts_of
 from earl.errors import boundary
@@ -119,7 +119,7 @@ class WeightLoader:
     def join_weights(self, where: Rendezvous, first: int, hosts: Numbers, address: str, seconds: float) -> int:
         """Join the learner's ranks; `first` is the process of this engine's first worker. See `peers.join`."""
         self.leave_weights()
-        self._store = connect_store(where)
+        self._store = join_store(where)
         self._peers: PeerTransport | None = join(self._store, first + self.rank, hosts, address, seconds, self.device)
         return 0
 

@@ -120,7 +120,7 @@ class Coordinator:
     def __init__(self, config: Config, group: PlacementGroup, gpus: bool, asked: Asked | None = None) -> None:
         self._notes: list[tuple[str, str]] = []
         self._failures = 0
-        self._config, self._group, self._gpus = config, group, gpus
+        self.config, self._group, self._gpus = config, group, gpus  # actors that are started later follow this recipe
         self._spec = spec = spec_of(config)
         self._slots = slots_of(spec)
         self._saved: Path | None = None
@@ -168,7 +168,7 @@ class Coordinator:
     def failed(self, message: str) -> None:
         """A process was lost. Raises EarlError when there were too many losses."""
         self._failures += 1
-        if self._failures > (most := self._config.placement.max_recoveries):
+        if self._failures > (most := self.config.placement.max_recoveries):
             raise EarlError(
                 f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
                 f"{most}: see to the machines, then continue with --resume"
@@ -177,28 +177,28 @@ class Coordinator:
     def open(self, saved: Path | None) -> StepPipeline:
         """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""
         self._saved = saved.resolve() if saved else None
-        model = model_of(self._config, self._source)
+        model = model_of(self.config, self._source)
         self._start_ranks()
         workers, model_shape = self._players(), shape(model)
         self._rollout = workers
-        world = episode_factory(self._config, tokenizer_of(model))
-        settings = self._config.placement
-        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(model_shape), settings, self)
-        return StepPipeline(self._config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
+        world = episode_factory(self.config, tokenizer_of(model))
+        settings = self.config.placement
+        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self.config), work_of(model_shape), settings, self)
+        return StepPipeline(self.config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
 
     def _players(self) -> RolloutWorkers:
-        if self._config.placement.max_staleness:
-            return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
+        if self.config.placement.max_staleness:
+            return AheadWorkers(self._workers, self._set_up_worker, self, self.config)
         if self._spec.environments:
             samplers = SamplerGroup(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
-        if engine_of(self._config) == "vllm":
+        if engine_of(self.config) == "vllm":
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, self._sender())
         return RolloutWorkers(self._workers, self._set_up_worker, self, self._split)
 
     def _sender(self) -> WeightSender | None:
         """The sender of weights to engines; None unless every process has its own GPU and messages need no checksum."""
-        place = self._config.placement
+        place = self.config.placement
         if not self._gpus or self._spec.turns or place.checksums:
             return None
         return WeightSender(self._ranks, self._engine_tp, place.heartbeat_seconds)
@@ -213,7 +213,7 @@ class Coordinator:
                 f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
             )
         self._engine_tp = tp
-        self._config = self._config.changed(sampler={"tp": tp})
+        self.config = self.config.changed(sampler={"tp": tp})
 
     @property
     def _source(self) -> str | None:
@@ -236,10 +236,6 @@ class Coordinator:
         self._workers.end_all()
         self._ranks.end_all()
 
-    def keep(self, config: Config) -> None:
-        """Actors that are started later follow this recipe."""
-        self._config = config
-
     def _start_ranks(self) -> None:
         while True:
             try:
@@ -253,7 +249,7 @@ class Coordinator:
         when a rank is gone, and its state with it."""
         if lost := self._ranks.introduce():
             raise WorkerLost("; ".join(lost.values()))
-        recipe = self._config.model_dump()
+        recipe = self.config.model_dump()
         [meeting] = ask_all(self._ranks, "start", method("address"), [0])
         settings = (recipe, self._source)
         ask_all(self._ranks, "start", lambda actor, rank: actor.setup.remote(*settings, rank, meeting, given))
@@ -280,13 +276,13 @@ class Coordinator:
         shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]
         devices = shared[first : first + self._engine_tp]
         told = (devices, meeting, self._workers.neighbours(number))
-        return actor.setup.remote(self._config.model_dump(), self._source, *told)
+        return actor.setup.remote(self.config.model_dump(), self._source, *told)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
         self._lives += 1
         samplers = [member.actor for member in self._workers.members]
         told = (samplers, number, self._lives, self._environments.neighbours(number))
-        return actor.setup.remote(self._config.model_dump(), self._source, *told)
+        return actor.setup.remote(self.config.model_dump(), self._source, *told)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from earl.batch import Batch
 from earl.config import Config
 from earl.dispatch.rows import Numbers, empty_shard
 from earl.dispatch.transports.peers import PeerTransport, join
-from earl.dispatch.transports.rendezvous import Rendezvous, connect_store, open_store
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store, open_store
 from earl.dispatch.weights import SentWeights, WeightManifest
 from earl.documents import Fingerprints
 from earl.engine.checkpoint_tensors import TensorPart, bundles
@@ -157,7 +157,7 @@ class WeightServer(Alive):
             self._sending = None
 
         def joined() -> None:
-            self._sending_store, address = connect_store(where), ray.util.get_node_ip_address()
+            self._sending_store, address = join_store(where), ray.util.get_node_ip_address()
             self._sending = join(self._sending_store, process, hosts, address, seconds, self._learner.scorer.device)
 
         return call_result(joined)
@@ -278,7 +278,7 @@ class LearnerGroup:
         dropped. Raises WorkerLost when this is impossible, as when memory ran out (`after`) in the middle of an update;
         `mend` then continues from the last checkpoint, with the new layout."""
         self._dispatcher.layout = rows_of(config)
-        self._owner.keep(config)
+        self._owner.config = config
         if after and after.stuck:
             raise WorkerLost(f"{after}, and others wait for it")
         self._owner.turn(self._group)

@@ -30,7 +30,7 @@ from earl.placement.fragment import RolloutFragment
 from earl.placement.ray.actor_setup import Alive, Connections, join_tp_group, lost_peers, model_of, new_budget, stage
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, call_result
-from earl.placement.ray.weight_sync import LoadedWeights, WeightSource
+from earl.placement.ray.weight_sync import LoadedWeights, WeightReader, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.pack import learnable
@@ -150,7 +150,7 @@ class RolloutActor(EpisodePlayer):
     def load(self, weights: WeightSource, probe: Probe, version: int) -> LoadedWeights:
         """Load weights. Raises StaleWeights when the sampler does not compute with them, Corrupted when messages
         arrive damaged repeatedly."""
-        reader, sampler = weights.reader(), self._fragment.sampler
+        reader, sampler = WeightReader(weights), self._fragment.sampler
         sampler.load(reader, version, probe)
         self._episodes.drop(version)
         own = within(sampler)

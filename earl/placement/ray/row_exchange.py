@@ -19,7 +19,7 @@ from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport, execute
 from earl.dispatch.transports.peers import join
-from earl.dispatch.transports.rendezvous import Rendezvous, connect_store
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store
 from earl.engine.learner import RowShare, minibatches
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -56,7 +56,7 @@ class ExchangeMember:
         self.depart()
 
         def joined() -> None:
-            self._store, address = connect_store(where), ray.util.get_node_ip_address()
+            self._store, address = join_store(where), ray.util.get_node_ip_address()
             self._transport = join(self._store, process, hosts.astype(np.int64), address, seconds, torch.device(device))
 
         return call_result(joined)
