@@ -1,10 +1,9 @@
 """The state of a learner: weights and optimizer moments by name, copied, restored and moved."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -14,15 +13,11 @@ from torch import Tensor, nn
 
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import (
-    FORMAT,
-    REFERENCE,
-    STATE,
     Snapshot,
     Stored,
     TensorFile,
     TensorPart,
     TensorSource,
-    WeightFile,
     describe,
     weight_files,
 )
@@ -44,6 +39,10 @@ class HeldTensors:
     layout: Layout
 
 
+STATE = "learner"
+"""Folder of moments, value head and adapters; inference engines would read them as weights beside config.json."""
+REFERENCE = "reference"
+"""Folder of the reference model, also the base of adapters; missing until there is one."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 EMA = "ema"  # running mean of the weights, kept beside the moments
 STEP = "step"
@@ -167,19 +166,19 @@ class TrainState:
             owners = {name: file.rank for file in planned for name in file.tensors}
             whole = self._ranks.regrouped(parts, owners)
             files += [
-                TensorFile(str(Path(folder, file.name)), {name: whole[name] for name in file.tensors}, FORMAT, shared)
+                TensorFile(str(Path(folder, file.name)), {name: whole[name] for name in file.tensors}, shared)
                 for file in planned
                 if file.rank == self._ranks.rank
             ]
-        snapshot = Snapshot(files, partial(self._describe, {} if self._ranks.rank else plans))
+
+        def describe_models(folder: Path) -> None:
+            for name, planned in plans.items():
+                describe(folder / name, self._scorer.model, planned)
+            self._tokenizer.save_pretrained(folder)
+
+        snapshot = Snapshot(files, (lambda _: None) if self._ranks.rank else describe_models)
         self._snapshots.add(snapshot)
         return snapshot
-
-    def _describe(self, plans: Mapping[str, Sequence[WeightFile]], folder: Path) -> None:
-        for name, planned in plans.items():
-            describe(folder / name, self._scorer.model, planned)
-        if plans:
-            self._tokenizer.save_pretrained(folder)
 
     def restore(self, folder: Path) -> None:
         """Read this process's part of snapshots that were written under any layout."""

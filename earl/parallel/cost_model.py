@@ -17,24 +17,12 @@ from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, Training, forward
 from earl.parallel.hardware import GIB, HOST, UNKNOWN_BYTES, ClusterSpec, Device
 from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_shared, why_not_split
 from earl.parallel.memory import Estimate, Load, ModelShape, Sampling, SlotBytes, slot_bytes
+from earl.parallel.throughput import step as serving
 from earl.parallel.throughput.measured import Recalibration
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
-from earl.parallel.throughput.step import (
-    CONTEXT_BYTES,
-    VLLM,
-    Engine,
-    Precision,
-    Software,
-    StepLoad,
-    Values,
-    fitted,
-    parts,
-    step_seconds,
-    weight_bytes,
-)
 
 GIGABIT = 1e9 / 8  # bytes per second
-OWN = Software("earl", None, True, 1.0, False, 1 << 16, 1 << 14)
+OWN = serving.Software("earl", None, True, 1.0, False, 1 << 16, 1 << 14)
 """earl's own sampler, as a kind of engine."""
 VALUES_AT_PEAK = ("memory", "kv", "compute", "narrow", "experts", "attention", "link", "passes", "host", "scale")
 HOST_VALUES = {
@@ -62,8 +50,8 @@ MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
 
 
 @cache
-def _host_values() -> Values:
-    return {**fitted().values, **HOST_VALUES}
+def _host_values() -> serving.Values:
+    return {**serving.fitted().values, **HOST_VALUES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +78,8 @@ class CostModel:
     config: Config
     shape: ModelShape
     cluster: ClusterSpec
-    software: Software = VLLM  # of the samplers
-    precision: Precision | None = None  # of the samplers; None: as the recipe's run
+    software: serving.Software = serving.VLLM  # of the samplers
+    precision: serving.Precision | None = None  # of the samplers; None: as the recipe's run
     prompt_tokens: int | None = None  # of a context, read; with the other None as well, all is written
     reply_tokens: int | None = None
     network_gbps: float = 200.0
@@ -121,8 +109,8 @@ class CostModel:
         return (self.config.placement.memory_bytes or UNKNOWN_BYTES) if self.on_host else self.device.memory_bytes
 
     @property
-    def values(self) -> Values:
-        return _host_values() if self.on_host else fitted(self.engine(1)).values
+    def values(self) -> serving.Values:
+        return _host_values() if self.on_host else serving.fitted(self.engine(1)).values
 
     @property
     def network_bandwidth(self) -> float:
@@ -151,26 +139,26 @@ class CostModel:
         named = self.on_host or "dtype" in learner.model_fields_set
         return learner.dtype if named else "bfloat16"
 
-    def engine(self, tp: int) -> Engine:
+    def engine(self, tp: int) -> serving.Engine:
         """One copy of the engine. earl gives vLLM `sampler.memory_share` of a GPU; another engine uses its own default,
         unless the recipe sets the share."""
         sampler = self.config.sampler
         kind = "bf16" if self.software is not OWN and self.dtype == "bfloat16" else "fp32"
-        precision = self.precision or Precision(kind)
-        own = self.software is VLLM or "memory_share" in sampler.model_fields_set
+        precision = self.precision or serving.Precision(kind)
+        own = self.software is serving.VLLM or "memory_share" in sampler.model_fields_set
         share = sampler.memory_share if own and self.software is not OWN else None
         known = self.measured.known if self.measured else None
-        engine = Engine(self.shape, self.device, tp, precision, self.software, share, known)
+        engine = serving.Engine(self.shape, self.device, tp, precision, self.software, share, known)
         if not self.on_host:
             return replace(engine, pp=self._stages(engine)) if self.pipelines else engine
-        cache = sampler.cache_bytes or (GIB if self.software is VLLM else UNKNOWN_BYTES)
+        cache = sampler.cache_bytes or (GIB if self.software is serving.VLLM else UNKNOWN_BYTES)
         memory = engine.weight_bytes + engine.reserve_bytes(self.values) + cache
         return replace(engine, device=replace(HOST, memory_bytes=memory), utilization=1.0)
 
-    def _stages(self, engine: Engine) -> int:
+    def _stages(self, engine: serving.Engine) -> int:
         """Hosts that a copy reaches over, a stage of layers on each: 1, unless one host cannot hold the weights; then
         the fewest that hold the longest context beside them."""
-        values, hosts = fitted(engine).values, self.cluster.hosts
+        values, hosts = serving.fitted(engine).values, self.cluster.hosts
         if engine.tp < self.host_devices or engine.kv_tokens(values):
             return 1
         stages = (replace(engine, pp=pp) for pp in range(2, hosts + 1))
@@ -232,7 +220,7 @@ class CostModel:
         if self.on_host:
             return int(peak * self._margin(choice, HOST_MARGIN)), self.memory_bytes
         # The driver and libraries take some, too.
-        return int(peak * self._margin(choice, 1.0)) + CONTEXT_BYTES, usable(self.memory_bytes)
+        return int(peak * self._margin(choice, 1.0)) + serving.CONTEXT_BYTES, usable(self.memory_bytes)
 
     def learner_peak(self, choice: Choice, load: Load) -> LearnerBytes:
         """Memory of one learner rank, by purpose, when the stage is at its peak."""
@@ -279,7 +267,7 @@ class CostModel:
         prompt = self.prompt_tokens or 0
         return prompt, context - prompt
 
-    def _served(self, choice: Choice, load: Load) -> tuple[Engine, Workload]:
+    def _served(self, choice: Choice, load: Load) -> tuple[serving.Engine, Workload]:
         """The fullest copy and its work: no more copies play than there are prompts."""
         copies = max(1, min(choice.layout.dp, self.config.rollout.prompts))
         prompt, reply = (part / load.longest_tokens for part in self.split(load.longest_tokens))
@@ -336,15 +324,16 @@ class CostModel:
     def _forward_seconds(self, way: Training, row_tokens: float) -> float:
         """An engine's prompt processing, the output layer for every token, and keys and values of other cp ranks."""
         kind = "bf16" if way.float_bytes == 2 else "fp32"
-        engine = Engine(self.shape, self.device, way.tp, Precision(kind), OWN if self.on_host else VLLM)
-        own = _host_values() if self.on_host else fitted(engine).values
-        batch = StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
+        software = OWN if self.on_host else serving.VLLM
+        engine = serving.Engine(self.shape, self.device, way.tp, serving.Precision(kind), software)
+        own = _host_values() if self.on_host else serving.fitted(engine).values
+        batch = serving.StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
         speed = engine.precision.flops(self.device) * own["compute"]
-        head = 2 * parts(self.shape).head * way.portion / way.tp / speed
-        computing = (step_seconds(engine, batch, own).total + head) / SPEED
+        head = 2 * serving.parts(self.shape).head * way.portion / way.tp / speed
+        computing = (serving.step_seconds(engine, batch, own).total + head) / SPEED
         return computing + self._gathering_seconds(way, engine) + self._travelling_seconds(way)
 
-    def _gathering_seconds(self, way: Training, engine: Engine) -> float:
+    def _gathering_seconds(self, way: Training, engine: serving.Engine) -> float:
         if way.cp == 1:
             return 0.0
         others = way.tokens * engine.token_bytes * (way.cp - 1) / way.cp
@@ -362,7 +351,7 @@ class CostModel:
         """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
         hosts = ceil(way.layout.shards * way.tp / self.host_devices) if not self.on_host else 1
         size = copies * self.shape.parameters * way.float_bytes
-        experts = copies * parts(self.shape).experts * way.float_bytes
+        experts = copies * serving.parts(self.shape).experts * way.float_bytes
         dense = (size - experts) / way.tp * (way.layout.shards - 1) / way.layout.shards
         inside = dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards
         return max(inside / self.link_bandwidth, size * (hosts - 1) / hosts / self.network_bandwidth)
@@ -378,7 +367,7 @@ class CostModel:
     def weights_seconds(self, sampler: Layout, learner: Layout) -> float:
         """The time of a weight sync: the model once into each sampling host, less its present part, then to its
         GPUs."""
-        size = weight_bytes(self.shape, self.engine(1).precision)
+        size = serving.weight_bytes(self.shape, self.engine(1).precision)
         given, taken = (ceil(layout.size / self.cluster.gpus_per_host) for layout in (learner, sampler))
         apart = self.config.placement.kind == "disaggregated"
         crossing = size * max(1.0, taken / given) if apart else size * (given - 1) / given

@@ -333,7 +333,7 @@ def check_prompts(config: Config, policy: Policy | None, shape: ModelShape) -> i
         )
     if policy is None:
         return None
-    _check_tokenizer(config, policy, shape)
+    _check_vocabulary(policy, shape)
     world = episode_factory(config, policy.tokenizer)
     read_warm_start(config, world)
     with setting("evaluate"):
@@ -358,12 +358,8 @@ def check_prompts(config: Config, policy: Policy | None, shape: ModelShape) -> i
     return first
 
 
-def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
-    """Check that it can chat, and that every token id has an embedding."""
-    if not policy.tokenizer.chat_template:
-        raise EarlError(
-            f"the tokenizer of {config.model.path!r} has no chat template; choose an instruction-tuned model"
-        )
+def _check_vocabulary(policy: Policy, shape: ModelShape) -> None:
+    """Check that every token id has an embedding."""
     named = len(policy.tokenizer)
     known = policy.model.get_input_embeddings().num_embeddings if policy.model is not None else shape.vocab
     if named > known:
