@@ -264,11 +264,9 @@ def record_step(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake:
     """Record a learner's step on one rank, after a small step that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
     kind = algorithm(config.algorithm.name, **config.algorithm.options)
-    ranks = Shards(mesh, FakeWeights())
+    policy, ranks = Policy(meta_model(described), None), Shards(mesh, FakeWeights())
     with Recorder(groups_of(mesh), fake) as recorder:
-        loading, learner = recorder.stage(
-            "load", lambda: make_learner(config, Policy(meta_model(described), None), ranks)
-        )
+        loading, learner = recorder.stage("load", lambda: make_learner(config, policy, ranks))
         rows, part = _rows(replace(job, row_tokens=LITTLE, micro_batch_tokens=LITTLE, micro_batches=1), learner.vocab)
         learner.update(_experience(learner, config, rows, part), kind, _update(config), part)
         rows, part = _rows(job, learner.vocab)

@@ -74,10 +74,8 @@ class Cpu(EngineDevice):
         """Variables that vLLM reads when it is imported or started: a thread per device, each on its own core."""
         cores = sorted(os.sched_getaffinity(0))
         bound = "|".join(str(cores[rank % len(cores)]) for rank in range(sampler.tp))
-        return {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind" if sampler.tp == 1 else bound,
-        }
+        threads = "nobind" if sampler.tp == 1 else bound
+        return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": threads}
 
     def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
         """Prompts are prefilled whole: chunked prefill breaks seeded sampling on CPUs (vLLM 0.32)."""
