@@ -492,7 +492,7 @@ class TpGroup:
         assert group is not None
         self.group = group
 
-    def told(self, order: bytes) -> bytes:
+    def broadcast(self, order: bytes) -> bytes:
         """The first process's order, on all processes: JSON or nothing, so that no data can run code."""
         size = torch.tensor([len(order)])
         distributed.broadcast(size, 0)
@@ -534,19 +534,19 @@ class SplitSampler(LocalSampler):
         """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is
         done. Returns its result on the first process."""
         if self._tp_group.rank:
-            while order := self._tp_group.told(b""):
+            while order := self._tp_group.broadcast(b""):
                 released, asked = json.loads(order)
                 self._follow(released, [Prompt(*fields) for fields in asked])
             return None
         try:
             return work()
         finally:
-            self._tp_group.told(b"")
+            self._tp_group.broadcast(b"")
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         released, self._released = self._released, []
         asked = [(p.session, [*p.tokens], p.seed, p.max_tokens, p.greedy) for p in prompts]
-        self._tp_group.told(json.dumps((released, asked), default=int).encode())
+        self._tp_group.broadcast(json.dumps((released, asked), default=int).encode())
         return self._follow(released, prompts)
 
     def release(self, sessions: Sequence[int]) -> None:

@@ -129,11 +129,11 @@ class EvalPolicy:
                 f"it is told last; agent.history = {rules.history!r}, agent.thinking = {str(rules.thinking).lower()}: "
                 "train with 'board_only' and false"
             )
-        told = env.instructions if rules.instructions else ""
+        instructions = env.instructions if rules.instructions else ""
 
         @torch.no_grad()
         def chances(seen: str, legal: tuple[str, ...]) -> Sequence[float]:
-            prompt, likely = chat.opening(told, seen).tokens, []
+            prompt, likely = chat.opening(instructions, seen).tokens, []
             for action in legal:
                 reply = chat.written(parser(rules.parser).phrased(action, thinking=False))
                 tokens = torch.tensor([[*prompt, *reply]])

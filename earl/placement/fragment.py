@@ -119,8 +119,8 @@ def _read_chats(path: Path, chat: Chat, rules: Rules) -> Found:
 def _messages(line: str, place: str) -> list[dict[str, str]]:
     """The messages of a line, a system message first. Raises EarlError unless user and assistant take turns."""
     try:
-        told: Any = json.loads(line)["messages"]
-        messages: list[Any] = [{"role": one["role"], "content": one["content"]} for one in told]
+        parsed: Any = json.loads(line)["messages"]
+        messages: list[Any] = [{"role": one["role"], "content": one["content"]} for one in parsed]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise EarlError(f"{place} is no chat ({type(error).__name__}: {error}); write {FORM}") from None
     if any(not isinstance(value, str) for message in messages for value in message.values()):
@@ -131,8 +131,8 @@ def _messages(line: str, place: str) -> list[dict[str, str]]:
     asked, answered = roles[1::2], roles[2::2]
     known = {*asked} <= {"user", "tool"} and {*answered} == {"assistant"}
     if not known or asked[0] != "user" or len(asked) != len(answered):
-        told = ", ".join(roles)[:200]
-        raise EarlError(f"{place} has the roles {told}; let a user (later also a tool) and the assistant take turns")
+        named = ", ".join(roles)[:200]
+        raise EarlError(f"{place} has the roles {named}; let a user (later also a tool) and the assistant take turns")
     return messages
 
 
@@ -163,10 +163,10 @@ def episode_factory(config: Config, tokenizer: Any, limit: int | None = None) ->
         check_edition(env.name, config.env.edition)
         tools = schemas(env.name)
         chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples, tools) if tools else plain
-        told = (chat, rules, env.delay_seconds, isolation(env))
+        shared = (chat, rules, env.delay_seconds, isolation(env))
         sandbox = config.sandbox.model_dump()
         own: dict[str, Any] = {"sandbox": sandbox, "random_replies": env.random_replies, "levels": env.leveled}
-        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, **own)
+        worlds[env.name] = EpisodeFactory(env.name, env.options, *shared, **own)
     return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: load_opponent(name)[0])
 
 

@@ -169,9 +169,9 @@ class StepPipeline:
         self.algorithm = algorithm(config.algorithm.name, **config.algorithm.options)
         self._learnable = learnable(config)
         self._limit = config.context.first_limit
-        self._laid = config
+        self._laid_out = config
         self._version = 0
-        self._diverged: dict[str, float] = {}
+        self._kl_stats: dict[str, float] = {}
 
     def demonstrations(self, step: int, limit: int | None = None) -> StoredTrajectories:
         warm, shares = self.config.warm_start, opponents(self.config, taught=True)
@@ -212,7 +212,7 @@ class StepPipeline:
         if how.kl and not how.loss_kl:
             turns, divergences = self.learner.divergences(rows, how.kl_estimator)
             costs = turns, how.kl * divergences
-            self._diverged = {"kl_to_reference": float(divergences.mean())}
+            self._kl_stats = {"kl_to_reference": float(divergences.mean())}
         advantages = credited(own, groups, self._learnable, estimates, baselines, costs)
         return self.learner.complete(rows, advantages, reference=bool(how.loss_kl))
 
@@ -242,7 +242,7 @@ class StepPipeline:
         """Learn from a batch; `step` counts RL steps from 1."""
         update = replace(self._update(step), distillation=distillation)
         stats = self.learner.update(batch, self.algorithm, update)
-        return stats | self._diverged | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+        return stats | self._kl_stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
 
     def teacher_return(self) -> float:
         """Mean return of the teacher in as many episodes as a step has, against the opponents of the first step; 0: it
@@ -273,12 +273,12 @@ class StepPipeline:
     def lay_out(self, choice: Choice, after: OutOfMemory | None = None) -> None:
         """Change a stage's layout between two steps; players get their current weights again. `after`: memory ran out.
         On a cluster only: elsewhere there is one layout. Raises WorkerLost: see `LearnerGroup.relayout`."""
-        self._laid = with_choice(self._laid, choice)
+        self._laid_out = with_choice(self._laid_out, choice)
         if choice.stage == "rollout":
             self.relayout(choice.layout.dp, choice.layout.tp, self._version)
         else:
             learner: Any = self.learner
-            learner.relayout(self._laid, after)
+            learner.relayout(self._laid_out, after)
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps

@@ -116,8 +116,8 @@ def rollout_grid(plan: Plan) -> Grid:
         context = f"{first.context:,}" if first.tp == tps[0] else ""
         fast = [_speed(cell, chosen.get((cell.context, cell.responses)) == cell.tp) for cell in cells]
         split = f"{first.tp}" + f" x PP {first.pp}" * (first.pp > 1)
-        told = [split, f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
-        rows.append((context, *told, *fast))
+        columns = [split, f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
+        rows.append((context, *columns, *fast))
     return Grid(
         "Rollout: tokens per GPU and second, by responses that one copy of the engine is given at once",
         ("context", "TP", "GiB/GPU", "fit", "80 %", *(f"{load}  " for load in plan.asked.responses)),
@@ -346,9 +346,9 @@ def launch_flags(plan: Plan, target: str) -> list[str]:
         if "rollout" in layouts and "update" in layouts:
             own, other = layouts["rollout"], layouts["update"]
             pipeline = f" x PP {own.pp}" * (own.pp > 1)
-            told = f"rollout {own.dp} x TP {own.tp}{pipeline}, update {other.dp} x TP {other.tp}"
+            layout = f"rollout {own.dp} x TP {own.tp}{pipeline}, update {other.dp} x TP {other.tp}"
             values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
-            lines += [f"# context {step.context}: {told}"]
+            lines += [f"# context {step.context}: {layout}"]
             lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
         else:
             lines += [f"# context {step.context}: {step.verdict}"]

@@ -51,11 +51,11 @@ class PlanCell:
 
     @property
     def as_object(self) -> dict[str, Any]:
-        told = asdict(self)
-        needed, room, fast = told.pop("memory_bytes"), told.pop("room_bytes"), told.pop("throughput") or {}
+        fields = asdict(self)
+        needed, room, fast = fields.pop("memory_bytes"), fields.pop("room_bytes"), fields.pop("throughput") or {}
         speed = {end: fast.get(name) for end, name in (("", "value"), ("_low", "low"), ("_high", "high"))}
         return {
-            **told,
+            **fields,
             "oversubscription": _rounded(self.oversubscription),
             **{f"tokens_per_gpu_s{end}": _rounded(value) for end, value in speed.items()},
             "origin": "predicted",

@@ -153,7 +153,7 @@ def test_a_rank_on_a_gpu_breaks_its_connections_by_ending_the_group(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed.distributed_c10d, "_abort_process_group", lambda: ended.append(1))
-    actor_setup.Alive().sever()
+    actor_setup.Actor().sever()
     assert ended == [1]
 
 
@@ -165,7 +165,7 @@ def test_a_group_that_was_severed_can_be_joined_again():
     for _ in range(2):
         with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_port(), "cuda:0") as mesh:
             mesh.wait()
-            actor_setup.Alive().sever()
+            actor_setup.Actor().sever()
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
 

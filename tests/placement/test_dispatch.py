@@ -14,7 +14,7 @@ from earl.config import PlacementConfig
 from earl.dispatch.rows import LABELLED, LEARNED, Work, empty_shard
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
-from earl.engine.learner import RowShare, minibatches, order_of
+from earl.engine.learner import RowShare, minibatches
 from earl.engine.model import make
 from earl.engine.sampler import Probe
 from earl.parallel.layout import Layout
@@ -143,7 +143,7 @@ def test_every_minibatch_is_shared_evenly(lengths, parts, count):
     counts = np.array(lengths, np.int32)
     table = RowTable(counts, counts, np.ones_like(counts), np.arange(len(counts), dtype=np.int32))
     part = shares(table, Work(), parts, seed=3, count=count)
-    for rows in minibatches(order_of(3), len(counts), count):
+    for rows in minibatches(np.random.default_rng(3), len(counts), count):
         loads = np.bincount(part[rows], weights=counts[rows], minlength=parts)
         # Longest first, to the lightest: nobody is ahead of another by more than one row.
         assert loads.max() - loads.min() <= counts[rows].max()

@@ -115,7 +115,9 @@ BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"
 """Texts of a collective's errors when another process is gone; torch has no error class for it."""
 
 
-class Alive:
+class Actor:
+    """The base of all actors: heartbeats, and what they need to compute with other processes."""
+
     _budget: Budget | None = None
     _connections: "Connections | None" = None  # connections to the processes that it computes with
     _meets: Sealed | None = None  # their rendezvous store, on the first one
@@ -168,7 +170,7 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         @wraps(method)
-        def called(self: Alive, *arguments: Any) -> Any:
+        def called(self: Actor, *arguments: Any) -> Any:
             def work() -> Any:
                 try:
                     return method(self, *arguments)

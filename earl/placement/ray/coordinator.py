@@ -275,14 +275,14 @@ class Coordinator:
         neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._spec.turns else ()
         shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]
         devices = shared[first : first + self._engine_tp]
-        told = (devices, meeting, self._workers.neighbours(number))
-        return actor.setup.remote(self.config.model_dump(), self._source, *told)
+        arguments = (devices, meeting, self._workers.neighbours(number))
+        return actor.setup.remote(self.config.model_dump(), self._source, *arguments)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
         self._lives += 1
         samplers = [member.actor for member in self._workers.members]
-        told = (samplers, number, self._lives, self._environments.neighbours(number))
-        return actor.setup.remote(self.config.model_dump(), self._source, *told)
+        arguments = (samplers, number, self._lives, self._environments.neighbours(number))
+        return actor.setup.remote(self.config.model_dump(), self._source, *arguments)
 
 
 @contextmanager

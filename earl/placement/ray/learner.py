@@ -37,7 +37,7 @@ from earl.parallel.layout import Box, Layout
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
 from earl.placement.ray.actor_group import ActorGroup, ask_all, method
-from earl.placement.ray.actor_setup import Alive, Connections, join_mesh, lost_peers, new_budget, sharded_learner, stage
+from earl.placement.ray.actor_setup import Actor, Connections, join_mesh, lost_peers, new_budget, sharded_learner, stage
 from earl.placement.ray.row_exchange import (
     CallResult,
     EpisodeTable,
@@ -107,7 +107,7 @@ class CarriedState:
         return result
 
 
-class WeightServer(Alive):
+class WeightServer(Actor):
     """An actor that holds a part of the learner's weights, and serves it to samplers while the learner waits."""
 
     _learner: Learner
@@ -212,11 +212,11 @@ class LearnerActor(ExchangeMember, WeightServer):
         """Take this rank's rows of a step from its peers. The result is the costs, on the first rank alone."""
         plan = manifest.plan()
         nothing = empty_shard(plan.source, process, plan.lengths, plan.columns)  # it only receives
-        told = self.exchanged(plan, process, nothing, checksums)
-        if not told.fault:
-            self._rows, self._part = manifest.taken(told.result)
-            told = CallResult(result=traffic(plan) if process == 0 else {})
-        return told
+        outcome = self.exchanged(plan, process, nothing, checksums)
+        if not outcome.fault:
+            self._rows, self._part = manifest.taken(outcome.result)
+            outcome = CallResult(result=traffic(plan) if process == 0 else {})
+        return outcome
 
     @stage("values")
     def turn_values(self, by_token: bool) -> Estimates:

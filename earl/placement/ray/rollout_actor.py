@@ -27,10 +27,10 @@ from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
-from earl.placement.ray.actor_setup import Alive, Connections, join_tp_group, lost_peers, model_of, new_budget, stage
+from earl.placement.ray.actor_setup import Actor, Connections, join_tp_group, lost_peers, model_of, new_budget, stage
 from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, call_result
-from earl.placement.ray.weight_sync import LoadedWeights, WeightReader, WeightSource
+from earl.placement.ray.weight_sync import LoadedWeights, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
 from earl.rollout.pack import learnable
@@ -38,7 +38,7 @@ from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
 from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
 
 
-def _told(recipe: Mapping[str, Any]) -> Config:
+def _checked_recipe(recipe: Mapping[str, Any]) -> Config:
     """The recipe of the run's driver, whose code may be imported. Raises EarlError when this node cannot."""
     config = build(recipe)
     registry.allow(*config.code)
@@ -56,13 +56,13 @@ Neighbours = tuple[int, int]
 """An actor's number among those that play on its host, and how many these are: they share its cores."""
 
 
-class EpisodePlayer(ExchangeMember, Alive):
+class EpisodePlayer(ExchangeMember, Actor):
     """An actor with a rollout fragment, and the episode store of its groups until they are learned from."""
 
     _fragment: RolloutFragment
     _episodes: EpisodeStore
 
-    def _take_part(self, config: Config, neighbours: Neighbours) -> None:
+    def _open_pool(self, config: Config, neighbours: Neighbours) -> None:
         """Have a part of this host's cores, and of the limits of tools."""
         open_pool(part_of(own_cores(), *neighbours), config.tools, config.players)
 
@@ -131,8 +131,8 @@ class RolloutActor(EpisodePlayer):
         learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        config = _told(recipe)
-        self._take_part(config, neighbours)
+        config = _checked_recipe(recipe)
+        self._open_pool(config, neighbours)
         policy = self._policy = self._policy or meta_policy(model_of(config, source))
         self._split = None
         if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
@@ -150,7 +150,7 @@ class RolloutActor(EpisodePlayer):
     def load(self, weights: WeightSource, probe: Probe, version: int) -> LoadedWeights:
         """Load weights. Raises StaleWeights when the sampler does not compute with them, Corrupted when messages
         arrive damaged repeatedly."""
-        reader, sampler = WeightReader(weights), self._fragment.sampler
+        reader, sampler = weights.reader(), self._fragment.sampler
         sampler.load(reader, version, probe)
         self._episodes.drop(version)
         own = within(sampler)
@@ -279,8 +279,8 @@ class EnvironmentActor(EpisodePlayer):
         neighbours: Neighbours = (0, 1),
     ) -> None:
         """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
-        config = _told(recipe)
-        self._take_part(config, neighbours)
+        config = _checked_recipe(recipe)
+        self._open_pool(config, neighbours)
         self._budget = Budget(None)
         self._actors[:] = self._actors or actors  # replacements are known already
         places = [(number + place) % len(actors) for place in range(len(actors))]

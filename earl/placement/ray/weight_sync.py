@@ -70,6 +70,9 @@ class WeightSource:
     nodes: tuple[str, ...] = ()  # of the ranks
     checksums: bool = False
 
+    def reader(self) -> "WeightReader":
+        return WeightReader(self)
+
     def metrics(self, samplers: tuple[str, ...], loaded: Collection[LoadedWeights]) -> dict[str, float]:
         """Bytes that samplers received and needed, those between hosts, their lower bound, and the ratio. A host's
         object store fetches an object once, however many samplers are there. samplers: the node of each, that of all
