@@ -27,18 +27,8 @@ from earl.benchmarks.processes import Seat, seat_of
 from earl.benchmarks.repeats import in_turns, interval
 from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
 from earl.dispatch.predicted_cost import MIB, by_controller
-from earl.dispatch.rows import (
-    COLUMNS,
-    Shard,
-    Spread,
-    balance,
-    columns,
-    empty,
-    ranges,
-    spread,
-    token_bytes,
-)
-from earl.dispatch.transports.base import Transport, execute, keep, pack, unpack
+from earl.dispatch.rows import COLUMNS, Shard, Spread, balance, columns, empty_shard, ranges, spread, token_bytes
+from earl.dispatch.transports.base import Transport, copy_kept_rows, execute, pack, unpack
 from earl.errors import EarlError
 from earl.parallel.cost_model import GIGABIT
 from earl.parallel.hardware import of_gpus
@@ -150,7 +140,7 @@ def gather_and_scatter(
 
 def cut(plan: TransferPlan, process: int, whole: Shard) -> Shard:
     """The part that a process needs of the whole rows that a controller sends."""
-    target = empty(plan.target, process, plan.lengths, plan.columns)
+    target = empty_shard(plan.target, process, plan.lengths, plan.columns)
     at = ranges(whole.begins(target.rows, target.starts), np.diff(target.offsets))
     for name, column in target.columns.items():
         column[:] = whole.columns[name][at]
@@ -164,8 +154,8 @@ PARTS = 8
 def overlapped(through: TransferPlan, process: int, held: Shard, transport: Transport) -> Shard:
     """As `gather_and_scatter`, but the controller scatters a part of the rows while it gathers the next."""
     gathering, scattering = by_controller(through)
-    gathered, whole = (empty(way.target, process, way.lengths, way.columns) for way in (gathering, scattering))
-    keep(gathering, process, held, gathered)
+    gathered, whole = (empty_shard(way.target, process, way.lengths, way.columns) for way in (gathering, scattering))
+    copy_kept_rows(gathering, process, held, gathered)
     none = np.zeros((len(through.hosts), len(through.hosts)), np.int64)
     for number in range(PARTS + 1):
         going, coming = _part(gathering, number), _part(scattering, number - 1)
@@ -176,7 +166,7 @@ def overlapped(through: TransferPlan, process: int, held: Shard, transport: Tran
         for way, target in ((going, gathered), (coming, whole)):
             for source, own in _messages(way, process, sent=False):
                 unpack(came[source], own, way.columns, target)
-    keep(scattering, process, gathered, whole)
+    copy_kept_rows(scattering, process, gathered, whole)
     return cut(through, process, whole)
 
 
@@ -227,7 +217,7 @@ def _most(seat: Seat, transport: Transport, number: int) -> int:
 
 def filled(plan: TransferPlan, where: Spread, process: int) -> Shard:
     """A process's random data."""
-    shard = empty(where, process, plan.lengths, plan.columns)
+    shard = empty_shard(where, process, plan.lengths, plan.columns)
     random = np.random.default_rng(process)
     for column in shard.columns.values():
         column.view(np.uint8)[:] = random.integers(0, 2, column.nbytes, np.uint8)
@@ -268,8 +258,8 @@ class HostActor:
         """Fetch what was offered to this process, by source."""
         import ray
 
-        self._result = empty(self._plan.target, self._seat.process, self._plan.lengths, self._plan.columns)
-        keep(self._plan, self._seat.process, self._held, self._result)
+        self._result = empty_shard(self._plan.target, self._seat.process, self._plan.lengths, self._plan.columns)
+        copy_kept_rows(self._plan, self._seat.process, self._held, self._result)
         came = dict(zip(offered, ray.get([*offered.values()]), strict=True))
         for source, own in _messages(self._plan, self._seat.process, sent=False):
             unpack(came[source], own, self._plan.columns, self._result)
@@ -287,9 +277,9 @@ def through_ray(
         os.environ.update(attach(cluster.address))
     import ray  # reads its token from the environment
 
-    from earl.placement.ray.coordinator import connected
+    from earl.placement.ray.coordinator import connect_ray
 
-    with connected(cluster.address if cluster else None, 1):
+    with connect_ray(cluster.address if cluster else None, 1):
         by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
     return [list(own) for own in zip(*by_case, strict=True)]
 

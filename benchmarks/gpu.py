@@ -27,7 +27,7 @@ from earl.engine.model import Policy, character_tokenizer, meta_model, tensors_o
 from earl.engine.sampler import Sampler
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
-from earl.engine.trace import words_of
+from earl.engine.trace import catalogue_config
 from earl.engine.vllm.device import device as vllm_device
 from earl.engine.vllm.device import require_vllm
 from earl.errors import EarlError
@@ -93,7 +93,7 @@ def model_of(name: str) -> dict[str, Any]:
     """A model of the catalogue in the words of `transformers`. Raises EarlError when it is not there."""
     if (found := known(name)) is None:
         raise EarlError(f"{name!r} is no model of the catalogue; take one such as {SHAPES[0]}")
-    return words_of(found)
+    return catalogue_config(found)
 
 
 # Rollout, and what it takes to put an engine to sleep and to give it new weights.

@@ -20,7 +20,7 @@ from earl.config import Config, SamplerConfig
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, make, shape_of
 from earl.engine.samplers import choose, longest_context
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.drivers import Completes, Playable, play
@@ -106,7 +106,7 @@ def ours(config: Config, policy: Policy) -> dict[str, Completes]:
 
 def warmed(config: Config, policy: Policy) -> StepPipeline:
     """A pipeline whose policy has had a warm start, so that games last."""
-    pipeline = embedded(config, Peers(), policy)
+    pipeline = embedded_pipeline(config, Peers(), policy)
     for step in range(1, WARM_STEPS + 1):
         rows = pipeline.demonstrations(step)
         pipeline.imitate(pipeline.dispatch_taught(rows, step), rows.num_turns, step)

@@ -31,7 +31,7 @@ from earl.engine.model import load
 from earl.envs import registry
 from earl.errors import EarlError
 from earl.observer import RecordedStep
-from earl.placement.embedded import judge
+from earl.placement.embedded import greedy_policy
 from earl.recipe import build, load_toml, override
 from earl.rollout.tasks import draw
 from earl.runs import checkpoint
@@ -195,7 +195,7 @@ def trl_side(root: Path, config: Config) -> dict[str, Any]:
 
 def strength(config: Config, model: str, episodes: int = 300) -> float:
     """The share of held-out tasks that a model solves, the likeliest token first."""
-    player = judge(config, load(model))
+    player = greedy_policy(config, load(model))
     [match] = evaluation.matches(player.world, [], False, episodes)
     return evaluation.evaluate(player.world, player.sampler, match).win
 

@@ -51,12 +51,12 @@ def contestant(
     config = _recipe(player, env, rules)
 
     from earl.engine.model import load
-    from earl.placement.embedded import judge
+    from earl.placement.embedded import greedy_policy
     from earl.preflight import check_player
 
     policy = load(player)
     check_player(config, policy)
-    return config, judge(config, policy)
+    return config, greedy_policy(config, policy)
 
 
 def league(root: Path, players: Sequence[str], env: str | None) -> League:
@@ -75,10 +75,10 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
     if not worlds:
         return League(env, {}, worlds, None)
 
-    from earl.placement.fragment import OfEach
+    from earl.placement.fragment import LeagueSamplers
 
     options = next(iter(worlds.values())).of(env).options
-    return League(env, options, worlds, OfEach({name: sampler for name, (_, sampler) in known.items()}))
+    return League(env, options, worlds, LeagueSamplers({name: sampler for name, (_, sampler) in known.items()}))
 
 
 def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | None:
@@ -87,9 +87,9 @@ def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | Non
     if folder is None or not at:
         return None
 
-    from earl.placement.fragment import loaded
+    from earl.placement.fragment import load_opponent
 
-    return loaded(f"{RUN}{folder.path.resolve()}@{chosen_checkpoint(folder, step).step}")
+    return load_opponent(f"{RUN}{folder.path.resolve()}@{chosen_checkpoint(folder, step).step}")
 
 
 def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> "tuple[Config, EvalPolicy]":
@@ -100,12 +100,12 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
     """
     config = _recipe(name, env, rules)
 
-    from earl.engine.served import served
+    from earl.engine.served import served_sampler
     from earl.placement.embedded import EvalPolicy
-    from earl.placement.fragment import world_of
+    from earl.placement.fragment import episode_factory
 
-    sampler = served(url, name, model)
-    return config, EvalPolicy(world_of(config, sampler.tokenizer), Greedy(sampler))
+    sampler = served_sampler(url, name, model)
+    return config, EvalPolicy(episode_factory(config, sampler.tokenizer), Greedy(sampler))
 
 
 def _recipe(name: str, env: str | None, rules: Rules | None) -> Config:
@@ -121,6 +121,6 @@ def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) ->
     click.echo(clean(f"{folder.name}, step {chosen.step}: {chosen.signed.said}"), err=True)
 
     from earl.engine.model import load
-    from earl.placement.embedded import judge
+    from earl.placement.embedded import greedy_policy
 
-    return config, judge(config, load(chosen.path), context_limit(chosen))
+    return config, greedy_policy(config, load(chosen.path), context_limit(chosen))

@@ -25,9 +25,9 @@ from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
-from earl.planner.sheet import Grid, comparison_grid, emitted, layout_text, sheet
+from earl.planner.sheet import Grid, comparison_grid, launch_flags, layout_text, sheet
 from earl.planner.tracing import trace_question
-from earl.planner.workload import TracedCall, of_call, of_file
+from earl.planner.workload import TracedCall, read_calls, recorded_call
 from earl.planner.workload import sizes as sizes_of_tools
 from earl.recipe import build, load_toml, override
 from earl.runs import trajectories
@@ -196,17 +196,17 @@ def _kinds(path: Path | None) -> Mapping[str, Device] | None:
 
 def with_trace(one: Plan, model: str) -> Plan:
     """The plan with a trace of its update. Raises EarlError for what cannot be traced."""
-    from earl.engine.trace import described, traced  # imports torch, which nothing else of a plan needs
+    from earl.engine.trace import trace_step, transformers_config  # imports torch, which nothing else of a plan needs
 
     wanted = trace_question(one.asked, one.learning)
-    return replace(one, traced=wanted.answered(traced(described(model), wanted.config, wanted.job)))
+    return replace(one, traced=wanted.answered(trace_step(transformers_config(model), wanted.config, wanted.job)))
 
 
 def plans(found: Sequence[Plan], price: float | None, as_json: bool, target: str | None) -> None:
     """Print the plans, with a comparison if there are several. `price` is of a GPU-hour. With a `target`, print the
     layouts as its flags instead."""
     if target:
-        flags = [line for one in found for line in emitted(one, target)]
+        flags = [line for one in found for line in launch_flags(one, target)]
         return print_json(flags) if as_json else click.echo("\n".join(flags))
     if as_json:
         objects = [one.as_object(price) for one in found]
@@ -240,13 +240,13 @@ def recorded_calls(root: Path, name: str) -> list[TracedCall]:
     """The calls of tools in a run's kept steps. Raises EarlError where there is no such run."""
     kept = [trajectories.read(path) for path in trajectories.files(need_run(root, name).trajectories)]
     played = [(step, one) for step, groups in kept for group in groups for one in group.trajectories]
-    return [of_call(f"{step} {number}", call) for number, (step, one) in enumerate(played) for call in one.tools]
+    return [recorded_call(f"{step} {number}", call) for number, (step, one) in enumerate(played) for call in one.tools]
 
 
 def tool_sizes(root: Path, trace: str, wanted: float | None, as_json: bool) -> None:
     """Print what the calls of a run, or of a CSV file, need. Raises EarlError where they cannot be read."""
     given = Path(trace)
-    found = sizes_of_tools(of_file(given) if given.is_file() else recorded_calls(root, trace), wanted)
+    found = sizes_of_tools(read_calls(given) if given.is_file() else recorded_calls(root, trace), wanted)
     if as_json:
         return print_json([asdict(one) for one in found])
     rows = [

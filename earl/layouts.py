@@ -13,7 +13,7 @@ from earl.errors import EarlError, OutOfMemory
 from earl.parallel.layout import Choice, Stage
 from earl.parallel.memory import Load
 from earl.parallel.selector.decide import Decision
-from earl.parallel.selector.selector import Selector, text_of
+from earl.parallel.selector.selector import Selector, inputs_to_json
 from earl.placement.costs import candidates, costs_of
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
@@ -205,7 +205,7 @@ class Layouts:
         made = selector.decide(stage, step)
         before = None if made.before is None else str(made.before)
         self._journal.decision(
-            RecordedDecision(step, stage, str(made.choice), before, made.reason, made.why, text_of(made))
+            RecordedDecision(step, stage, str(made.choice), before, made.reason, made.why, inputs_to_json(made))
         )
         return made
 

@@ -25,7 +25,7 @@ from earl.placement.backend import Backend, on_cluster
 from earl.placement.embedded import EmbeddedBackend
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
-from earl.profiling.campaign import known_to, measured_first
+from earl.profiling.campaign import add_known_measurements, measure_before_run
 from earl.recipe import build
 from earl.rollout.opponents import lost_in
 from earl.rollout.tasks import EVALUATION
@@ -215,7 +215,7 @@ def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
     if saved is None:
         run.journal.forget_after(-1)
         run.journal.event(0, "start", f"started with {processes} processes")
-        known_to(run.layouts, run.pipeline, run.journal)
+        add_known_measurements(run.layouts, run.pipeline, run.journal)
         return Progress(context=_context_watch(run.pipeline), teacher_return=run.pipeline.teacher_return())
     with storage(saved.path):
         run.pipeline.resume(saved.path)
@@ -239,12 +239,12 @@ def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> 
     with stopping_on_signals(observer) as stop:
         if config.placement.kind in ("colocated", "disaggregated"):
             if checkpoint.latest(folder.checkpoints) is None:
-                measured_first(config, stop, observer)
+                measure_before_run(config, stop, observer)
             with on_cluster(config) as place:
                 return train(folder, config, place, Peers(), stop, observer)
         command = ["-m", "earl.trainer", str(folder.path)]
         rendezvous = temporary(folder.path.resolve() / "peers")
-        with peer_processes.together(config.run.processes, rendezvous, command) as peers:
+        with peer_processes.start_peers(config.run.processes, rendezvous, command) as peers:
             return train(folder, config, EmbeddedBackend(config, peers), peers, stop, observer)
 
 
@@ -255,7 +255,7 @@ def _peer(path: str, rank: str, size: str, rendezvous: str) -> None:
     peer_processes.end_with_parent()
     folder = open_existing(Path(path))
     try:
-        with peer_processes.joined(int(rank), int(size), Path(rendezvous)) as peers:
+        with peer_processes.join_peers(int(rank), int(size), Path(rendezvous)) as peers:
             config = build(folder.recipe())
             registry.allow(*config.code)  # the first process may
             train(folder, config, EmbeddedBackend(config, peers), peers, StopRequest(), None)

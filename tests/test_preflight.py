@@ -14,8 +14,8 @@ from earl.envs import registry
 from earl.envs.tools.arithmetic import ArithmeticEnv
 from earl.errors import EarlError
 from earl.formats import size
-from earl.preflight import cluster, plan, preflight
-from earl.preflight.cluster import check_disk
+from earl.preflight import placement, plan, preflight
+from earl.preflight.placement import check_disk
 from earl.recipe import build, override
 
 GAME: dict[str, Any] = {
@@ -170,25 +170,25 @@ def test_ppo_may_do_what_others_may_not() -> None:
 def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     # 5,248 parameters x 4 bytes x 7 copies x 2 processes = 293,888 bytes; 8 episodes x 4,096 = 32,768 bytes,
     # and x 128 bytes for one token's keys and values (2 x 1 layer x 2 heads x 8 x 4 bytes): 1,024
-    monkeypatch.setattr(cluster, "memory_bytes", lambda: 293_888 + 32_768 + 1_024)
+    monkeypatch.setattr(placement, "memory_bytes", lambda: 293_888 + 32_768 + 1_024)
     checked(GAME)
-    monkeypatch.setattr(cluster, "memory_bytes", lambda: 293_888 + 32_768 + 1_023)
+    monkeypatch.setattr(placement, "memory_bytes", lambda: 293_888 + 32_768 + 1_023)
     with pytest.raises(EarlError, match=r"8 episodes per step need more than 33.0 KiB, and this machine has 320.0 KiB"):
         checked(GAME)
-    monkeypatch.setattr(cluster, "memory_bytes", lambda: 293_887)
+    monkeypatch.setattr(placement, "memory_bytes", lambda: 293_887)
     with pytest.raises(EarlError, match=r"5,248 parameters needs 287.0 KiB to be trained by 2 processes"):
         checked(GAME)
     checked(GAME, "run.processes=1")
 
 
 def test_a_container_s_memory_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    whole = cluster.memory_bytes()
+    whole = placement.memory_bytes()
     for text, expected in (("1048576\n", 1 << 20), ("max\n", None), (None, None)):
         limit = tmp_path / f"memory.{text}".strip()
         if text:
             limit.write_text(text)
-        monkeypatch.setattr(cluster, "CGROUP_LIMIT", limit)
-        assert cluster.memory_bytes() == (expected or cluster.memory_bytes())
+        monkeypatch.setattr(placement, "CGROUP_LIMIT", limit)
+        assert placement.memory_bytes() == (expected or placement.memory_bytes())
     assert whole > 1 << 20
 
 

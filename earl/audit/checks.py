@@ -13,7 +13,7 @@ from earl.audit.findings import Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, more, runs, slots_of
 from earl.config import Config
 from earl.engine.model import load
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import credited, learnable, trajectories_of
@@ -40,7 +40,7 @@ def check_advantages(case: Case) -> Iterator[Finding]:
 
 def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """As `expected_advantages`, but with values from the stored value head, as in training."""
-    pipeline = embedded(config, Peers(), load(weights))
+    pipeline = embedded_pipeline(config, Peers(), load(weights))
     pipeline.learner.restore(weights)
     batch = pipeline.prepare(groups, pipeline.dispatch(groups))
     return [experience.advantages for experience in pipeline.recorded(groups, batch)[1]]

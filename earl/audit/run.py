@@ -10,7 +10,7 @@ from pathlib import Path
 from earl.config import MOST
 from earl.engine.model import Policy, load, make
 from earl.errors import EarlError
-from earl.placement.fragment import limited, world_of
+from earl.placement.fragment import episode_factory, with_context_limit
 from earl.recipe import build
 from earl.rollout.tasks import EpisodeFactory
 from earl.runs import checkpoint, trajectories
@@ -118,7 +118,7 @@ class AuditedRun:
         """Makes episodes of the run, with the recipe's first context limit."""
         stored = self.policy(max(self.checkpoints, default=-1))
         policy = stored or make(self.config.model, self.config.run.seed)
-        return world_of(self.config, policy.tokenizer)
+        return episode_factory(self.config, policy.tokenizer)
 
     def world_at(self, step: int) -> EpisodeFactory:
         """As `world`, with the context limit at the time a step's episodes began."""
@@ -126,7 +126,7 @@ class AuditedRun:
         limit = self.metrics.get(began, {}).get("context/limit")
         if limit is None or not 1 <= limit <= MOST:
             return self.world
-        return limited(self.world, int(limit))
+        return with_context_limit(self.world, int(limit))
 
     def versions(self, step: int) -> range:
         """The versions that may have sampled a step's episodes: one if rollout and learner take turns."""

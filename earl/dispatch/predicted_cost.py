@@ -27,11 +27,8 @@ from earl.parallel.memory import Load, ModelShape
 def cost(moved: Volume, detour: tuple[int, int], across: float, inside: float) -> tuple[float, float, float]:
     """Seconds of a transfer through a controller (see `detour`), by its plan, of which `moved` is the volume, and at
     least. across, inside: bytes per second of a host's link in one direction, and between its processes together."""
-    return (
-        detour[0] / across + detour[1] / inside,
-        moved.busiest / across + int(moved.inside.max(initial=0)) / inside,
-        moved.bound / across,
-    )
+    direct = moved.busiest / across + int(moved.inside.max(initial=0)) / inside
+    return detour[0] / across + detour[1] / inside, direct, moved.bound / across
 
 
 CONTROLLER = 0
@@ -87,7 +84,7 @@ def load_at(rows: int, context: int) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class DispatchJob:
-    """What is dispatched, and between which layouts."""
+    """Rows to dispatch, and the layouts between which they go."""
 
     cluster: ClusterSpec
     shape: ModelShape
@@ -105,14 +102,13 @@ class DispatchJob:
         lengths = row_lengths(self.context, self.rows)
         begin = 0 if self.shared else self.learned.size
         learned = Layout(self.learned.dp, self.learned.size // self.learned.dp)  # tp and cp groups share rows
-        given = spread(
-            self.prepared, range(begin, begin + self.prepared.size), even_counts(self.rows, self.prepared.dp)
-        )
-        process = given.processes[given.parts, 0, np.arange(self.rows) % self.prepared.tp]  # that holds it, in turn
+        even = even_counts(self.rows, self.prepared.dp)
+        source = spread(self.prepared, range(begin, begin + self.prepared.size), even)
+        process = source.processes[source.parts, 0, np.arange(self.rows) % self.prepared.tp]  # that holds it, in turn
         here = np.where(process < learned.size, process // learned.tp, -1)  # the learner's part there
         parts = balance(work_of(self.shape).of(lengths), learned.dp, here)
         hosts = np.arange(self.cluster.gpus) // self.cluster.gpus_per_host
-        return plan(lengths, columns, given, spread(learned, range(learned.size), parts), hosts)
+        return plan(lengths, columns, source, spread(learned, range(learned.size), parts), hosts)
 
 
 def job(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int, rows: int) -> DispatchJob:
@@ -202,7 +198,5 @@ def sizes(config: Config, shape: ModelShape, cluster: ClusterSpec, context: int)
     """The job at one context on clusters of more and fewer such hosts; its rows grow with the GPUs."""
     each, rows = cluster.gpus_per_host, config.rollout.episodes / cluster.hosts
     hosts: Sequence[int] = sorted({cluster.hosts, *(gpus // each for gpus in GPUS if gpus % each == 0)})
-    return [
-        job(config, shape, replace(cluster, hosts=count, gpus=count * each), context, max(1, round(rows * count)))
-        for count in hosts
-    ]
+    clusters = [replace(cluster, hosts=count, gpus=count * each) for count in hosts]
+    return [job(config, shape, own, context, max(1, round(rows * own.hosts))) for own in clusters]

@@ -39,12 +39,10 @@ TAUGHT = ("tokens", "mask", "targets", "turns", "value_mask")
 
 def columns(names: Iterable[str]) -> Columns:
     """Columns by name. Raises EarlError for an unknown one."""
-    found = {}
-    for name in names:
-        if name not in COLUMNS:
-            raise unknown("column", name, COLUMNS)
-        found[name] = COLUMNS[name]
-    return found
+    wanted = [*names]
+    if others := [name for name in wanted if name not in COLUMNS]:
+        raise unknown("column", others[0], COLUMNS)
+    return {name: COLUMNS[name] for name in wanted}
 
 
 def token_bytes(columns: Columns) -> int:
@@ -90,9 +88,8 @@ class Spread:
 def spread(layout: Layout, processes: Sequence[int], parts: Sequence[int] | Numbers) -> Spread:
     """Rows over a layout, whose ranks are the given processes in order."""
     assert len(processes) == layout.size, f"{layout} has {layout.size} ranks, not {len(processes)}"
-    grid = np.asarray(processes, np.int64).reshape(
-        layout.dp, layout.cp, -1
-    )  # stages of a sampler hold what tp ranks do
+    # The pipeline stages of a sampler hold the same rows as its tp ranks.
+    grid = np.asarray(processes, np.int64).reshape(layout.dp, layout.cp, -1)
     return Spread(grid, np.asarray(parts, np.int64))
 
 
@@ -120,7 +117,7 @@ def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
     return first + np.arange(len(first))
 
 
-def empty(spread: Spread, process: int, lengths: Numbers, columns: Columns) -> Shard:
+def empty_shard(spread: Spread, process: int, lengths: Numbers, columns: Columns) -> Shard:
     """An uninitialised shard for the rows of a process. lengths: [N], in tokens."""
     rows, starts, stops = spread.ranges(process, lengths)
     offsets = offsets_of(stops - starts)

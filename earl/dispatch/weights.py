@@ -35,6 +35,12 @@ class Weight:
     reader_axis: Axis | None = None
     """Along which readers split it; None: each needs all of it."""
 
+    def needed(self, reader: int, readers: int) -> Box:
+        """The part that one of the `readers` processes of a reader needs; counted from 1."""
+        if self.reader_axis is None or readers == 1:
+            return whole(self.shape)
+        return Layout(tp=readers, ep=readers).box(self.shape, self.reader_axis, reader - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class WeightPiece:
@@ -55,33 +61,26 @@ class WeightPlan:
     buckets: tuple[tuple[WeightPiece, ...], ...]
     readers: int = 1  # processes that one reader is split over
 
-    def needed(self, weight: int, reader: int) -> Box:
-        """The part of a tensor that a process of a reader needs; counted from 1."""
-        own = self.weights[weight]
-        if own.reader_axis is None or self.readers == 1:
-            return whole(own.shape)
-        return Layout(tp=self.readers, ep=self.readers).box(own.shape, own.reader_axis, reader - 1)
-
-    def given_bytes(self) -> list[int]:
-        """[ranks], what each gives."""
-        given = [0] * self.layout.size
+    def sent_bytes(self) -> list[int]:
+        """Bytes that each rank sends, [ranks]."""
+        sent = [0] * self.layout.size
         for piece in chain(*self.buckets):
-            given[piece.source] += piece.size
-        return given
+            sent[piece.source] += piece.size
+        return sent
 
 
 def plan_weights(weights: Sequence[Weight], layout: Layout, bucket_bytes: int, readers: int = 1) -> WeightPlan:
     """The plan for one reader. Of ranks that hold a part alike, the one that gives least so far gives it."""
     buckets: list[list[WeightPiece]] = [[]]
-    given, load = [0] * layout.size, 0
+    sent, load = [0] * layout.size, 0
     known: dict[Weight, list[tuple[Box, list[int], int]]] = {}
     for number, weight in enumerate(weights):
         kind, number_bytes = replace(weight, name=""), weight.dtype.itemsize
         if kind not in known:
             known[kind] = _cut_evenly(kind, layout, readers, max(1, bucket_bytes // PIECES // number_bytes))
         for box, ranks, reader in known[kind]:
-            piece = WeightPiece(number, box, min(ranks, key=given.__getitem__), box.numbers * number_bytes, reader)
-            given[piece.source] += piece.size
+            piece = WeightPiece(number, box, min(ranks, key=sent.__getitem__), box.numbers * number_bytes, reader)
+            sent[piece.source] += piece.size
             if load and load + piece.size > bucket_bytes:
                 buckets.append([])
                 load = 0
@@ -148,10 +147,7 @@ def _by_reader(weight: Weight, box: Box, readers: int) -> list[tuple[Box, int]]:
     """A box in parts, and the process of a reader that needs each."""
     if weight.reader_axis is None or readers == 1:
         return [(box, 0)]
-    split = [
-        Layout(tp=readers, ep=readers).box(weight.shape, weight.reader_axis, process) for process in range(readers)
-    ]
-    parts = [(own.common(box), reader) for reader, own in enumerate(split, 1)]
+    parts = [(weight.needed(reader, readers).common(box), reader) for reader in range(1, readers + 1)]
     return [(part, reader) for part, reader in parts if part is not None]
 
 
@@ -187,11 +183,6 @@ def pack(plan: WeightPlan, rank: int, pieces: Sequence[WeightPiece], held: Mappi
 # Directly: in one exchange for each bucket, every rank sends every process of every reader its part of the bucket.
 
 
-def directed(bucket: Sequence[WeightPiece], source: int, reader: int) -> list[WeightPiece]:
-    """What a rank sends to one process of a reader, in order."""
-    return [piece for piece in bucket if piece.source == source and piece.reader in (0, reader)]
-
-
 @dataclass(frozen=True, slots=True)
 class SentWeights:
     """Weights that the ranks send to all processes of `copies` samplers while these load them."""
@@ -214,17 +205,18 @@ class SentWeights:
             yield sizes
 
     def messages(self, rank: int, held: Mapping[str, Tensor]) -> Iterator[dict[int, Bytes]]:
-        """For each bucket, what a rank sends, by process."""
+        """For each bucket, the messages of a rank by process."""
         plan, first = self.manifest.plan, self.manifest.layout.size
         for bucket in plan.buckets:
-            own = [directed(bucket, rank, reader) for reader in range(1, plan.readers + 1)]
-            packed = [pack(plan, rank, pieces, held) if pieces else None for pieces in own] * self.copies
+            own = [piece for piece in bucket if piece.source == rank]
+            by_reader = ([one for one in own if one.reader in (0, reader)] for reader in range(1, plan.readers + 1))
+            packed = [pack(plan, rank, pieces, held) if pieces else None for pieces in by_reader] * self.copies
             yield {process: message for process, message in enumerate(packed, first) if message is not None}
 
 
-def assembled(plan: WeightPlan, reader: int, buckets: Iterable[Mapping[int, Bytes]]) -> Iterator[tuple[int, Tensor]]:
-    """The parts of tensors that a process of a reader needs (`WeightPlan.needed`), each with the tensor's number, once
-    all its pieces have come. buckets: what the process was sent in each exchange, by rank."""
+def assemble(plan: WeightPlan, reader: int, buckets: Iterable[Mapping[int, Bytes]]) -> Iterator[tuple[int, Tensor]]:
+    """The parts of tensors that a process of a reader needs (`Weight.needed`), each with the tensor's number, once all
+    its pieces have come. buckets: the messages to the process in each exchange, by rank."""
     parts: dict[int, Tensor] = {}
     left: dict[int, int] = {}  # numbers of a part that are still to come
     for bucket, messages in zip(plan.buckets, buckets, strict=True):
@@ -232,7 +224,7 @@ def assembled(plan: WeightPlan, reader: int, buckets: Iterable[Mapping[int, Byte
         for piece in bucket:
             if piece.reader not in (0, reader):
                 continue
-            box, begin = plan.needed(piece.weight, reader), begins[piece.source]
+            box, begin = plan.weights[piece.weight].needed(reader, plan.readers), begins[piece.source]
             if piece.weight not in parts:
                 parts[piece.weight] = torch.empty(box.shape, dtype=plan.weights[piece.weight].dtype)
                 left[piece.weight] = box.numbers

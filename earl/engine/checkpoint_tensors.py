@@ -35,10 +35,6 @@ class TensorPart:
     box: Box
     shape: tuple[int, ...]  # of the whole tensor
 
-    @property
-    def whole_bytes(self) -> int:
-        return prod(self.shape) * self.numbers.dtype.itemsize
-
 
 class TensorSource(Protocol):
     @property
@@ -188,9 +184,6 @@ FILE_BYTES = 5_000_000_000
 """The largest weight file, as in `save_pretrained`, unless one tensor is larger."""
 
 
-FORMAT = {"format": "pt"}  # metadata that `transformers` asks for
-
-
 @dataclass(frozen=True, slots=True)
 class WeightFile:
     name: str
@@ -204,7 +197,7 @@ def weight_files(parts: Mapping[str, TensorPart], ranks: int) -> list[WeightFile
 
     Example: tensors of 9, 6, 1 and 4 bytes over 2 ranks: 9 + 1 and 6 + 4.
     """
-    sizes = {name: part.whole_bytes for name, part in parts.items()}
+    sizes = {name: prod(part.shape) * part.numbers.dtype.itemsize for name, part in parts.items()}
     loads, ranked = [(0, rank) for rank in range(ranks)], dict[str, int]()
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
         load, ranked[name] = loads[0]
@@ -249,27 +242,20 @@ def describe(folder: Path, model: Any, files: Sequence[WeightFile]) -> None:
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-STATE = "learner"
-"""Folder of moments, value head and adapters; inference engines would read them as weights beside config.json."""
-REFERENCE = "reference"
-"""Folder of the reference model, also the base of adapters; missing until there is one."""
-
-
 class TensorFile:
     """A file to be written, relative to a snapshot's folder. Tensors of a device are copied to host memory at once;
     those in host memory, if the learner goes on to use them (`shared`), when `keep` is called."""
 
-    def __init__(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], shared: bool) -> None:
-        self.name, self._metadata = name, {**metadata}
+    def __init__(self, name: str, tensors: Mapping[str, Tensor], shared: bool, places: str = "") -> None:
+        # `transformers` asks for the format; of several keys of metadata the order would be random.
+        self.name, self._metadata = name, {PLACES: places} if places else {"format": "pt"}
         self._shared = {name for name, tensor in tensors.items() if shared and tensor.device.type == "cpu"}
         self.tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
     @classmethod
     def of_parts(cls, name: str, parts: Mapping[str, TensorPart]) -> "TensorFile":
         places = {name: {"shape": part.shape, "offset": part.box.offset} for name, part in parts.items()}
-        # Only one key of metadata: the order of several is random.
-        metadata = {PLACES: json.dumps(places)}
-        return cls(name, {name: part.numbers for name, part in parts.items()}, metadata, shared=True)
+        return cls(name, {name: part.numbers for name, part in parts.items()}, shared=True, places=json.dumps(places))
 
     def keep(self) -> None:
         for name in self._shared:

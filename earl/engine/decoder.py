@@ -41,7 +41,7 @@ class Prefixes:
 
     @classmethod
     def of(cls, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
-        """Of packed rows: tokens [T], lengths [N]."""
+        """Find the prefixes of packed rows: tokens [T], lengths [N]."""
         position = np.arange(lengths.max())
         inside = position < lengths[:, None]
         padded, place = np.full(inside.shape, -1), np.zeros(inside.shape, np.int64)
@@ -62,12 +62,8 @@ class Prefixes:
         places[place[inside]] = number[inside]
         mine = (fresh & inside)[classed]
         sizes, counts = np.unique(np.stack((own, shared))[:, classed], axis=1, return_counts=True)
-        columns = (
-            place[classed][mine],
-            np.broadcast_to(position, mine.shape)[mine],
-            number[classed][inside[classed]],
-            places,
-        )
+        first, positions = place[classed][mine], np.broadcast_to(position, mine.shape)[mine]
+        columns = (first, positions, number[classed][inside[classed]], places)
         return cls(tuple(zip(counts.tolist(), *sizes.tolist(), strict=True)), *map(torch.from_numpy, columns))
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -124,7 +120,7 @@ def _joined(*modules: Any) -> Tensor:
 
 
 class _Weights(NamedTuple):
-    """Of a layer, in the order of their use; they share the memory of the model's."""
+    """A layer's weights, in the order of their use; they share memory with the model."""
 
     before: NDArray[np.float32]  # [H], of the norm
     projections: Tensor  # [(heads + 2 KV heads) D, H]
@@ -233,9 +229,10 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        normed, scales = _scaled(states, weight, epsilon)
+        lengths: Tensor = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        scales = lengths.square_().div_(states.shape[-1]).add_(epsilon).rsqrt_()
         ctx.save_for_backward(states, weight, scales)
-        return normed
+        return (states * scales).mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -246,13 +243,6 @@ class _Norm(torch.autograd.Function):
             gradients[0], states, [width], torch.zeros_like(scales), scales, weight, None, [True, trained, False]
         )
         return of_states.addcmul_((gradients[0] @ weight)[..., None], scales, value=1 / width), of_weight, None
-
-
-def _scaled(states: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The normed states, and the factor of each."""
-    lengths: Tensor = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-    scales = lengths.square_().div_(states.shape[-1]).add_(epsilon).rsqrt_()
-    return (states * scales).mul_(weight), scales
 
 
 class _Rotation(torch.autograd.Function):

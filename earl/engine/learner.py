@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -9,12 +10,13 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
 from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
+from earl.algorithms.registry import algorithm as algorithm_named
 from earl.batch import Batch, Rows, alike, chunks_by_tokens, deal, distinct, repeats
 from earl.config import Config, LearnerConfig
 from earl.documents import Fingerprints
@@ -30,7 +32,7 @@ Numbers = NDArray[np.int64]
 
 
 class Counts(NamedTuple):
-    """What a minibatch's means divide by."""
+    """The divisors of a minibatch's means."""
 
     tokens: int  # trained
     turns: int  # value positions
@@ -64,7 +66,7 @@ class RowShare:
         return found[found >= 0]
 
     def counts(self, rows: Numbers) -> Counts:
-        """Of `rows`, wherever they lie; each at least 1."""
+        """The counts of `rows`, on whatever process they lie; each at least 1."""
         learned = self.learned[rows]
         numbers = learned.sum(), self.turns[rows].sum(), np.count_nonzero(learned)
         return Counts(*(max(1, int(number)) for number in numbers))
@@ -73,10 +75,6 @@ class RowShare:
 def minibatches(order: Generator, rows: int, count: int) -> list[Numbers]:
     """One epoch: all rows in a new order, cut into `count` parts, without empty ones."""
     return [part for part in np.array_split(order.permutation(rows), count) if len(part)]
-
-
-def order_of(seed: int) -> Generator:
-    return np.random.Generator(np.random.PCG64(seed))
 
 
 R = TypeVar("R", bound=Rows)
@@ -88,8 +86,8 @@ class Chunk(Generic[R]):
 
     kinds: R  # [U] distinct rows for one forward pass
     members: R  # [N] rows, N ≥ U
-    copies: NDArray[np.int64]  # [N], the index in `kinds` of each member
-    numbers: NDArray[np.int64]
+    copies: Numbers  # [N], the index in `kinds` of each member
+    numbers: Numbers
     """[N], the index of each member in the source rows; empty for a silent chunk."""
 
     def scores(self, scorer: Scorer, temperature: float, truncation: Truncation = NOTHING_CUT) -> Scores:
@@ -110,7 +108,7 @@ def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
     return cut
 
 
-def silent(rows: R) -> Chunk[R]:
+def dummy_chunk(rows: R) -> Chunk[R]:
     """One dummy token with nothing to learn: it adds zeros to the statistics, for processes without rows."""
     columns = {f.name: np.zeros(1, getattr(rows, f.name).dtype) for f in fields(rows) if f.name != "offsets"}
     row = replace(rows, offsets=np.array([0, 1]), **columns)
@@ -140,7 +138,7 @@ class Update:
 
     @classmethod
     def of(cls, config: Config, learning_rate: float, entropy: float, seed: int, **more: Any) -> "Update":
-        """Of reinforcement learning, by a recipe."""
+        """The update of a step of reinforcement learning, by a recipe."""
         how, own = config.algorithm, config.learner
         taken = (how.correction, how.correction_cap, how.kl_estimator, how.correction_excess)
         return cls(learning_rate, entropy, how.loss_kl, own.minibatches, own.epochs, seed, *taken, **more)
@@ -199,17 +197,11 @@ class Learner:
         return rows.turns[rows.value_mask], self.values(rows, part)[rows.value_mask]
 
     def divergences(self, rows: Rows, estimator: KlEstimator, part: RowShare | None = None) -> Estimates:
-        """Of each token that is learned its turn, and an estimate of the sampler's KL divergence to the reference."""
+        """The turn of each token to learn, and the estimated KL divergence from the sampler to the reference there."""
         log_ratio = (self.logprobs(rows, reference=True, part=part) - rows.logprobs)[rows.mask]
         return rows.turns[rows.mask], kl_estimate(torch.from_numpy(log_ratio), estimator).numpy()
 
-    def complete(
-        self,
-        rows: Rows,
-        advantages: Advantages,
-        reference: bool,
-        part: RowShare | None = None,
-    ) -> Batch:
+    def complete(self, rows: Rows, advantages: Advantages, reference: bool, part: RowShare | None = None) -> Batch:
         """The batch of `rows`. advantages: of all turns of the step; reference: add its log-probs."""
         known = self.logprobs(rows, reference=True, part=part) if reference else None
         return complete(rows, advantages, known)
@@ -232,7 +224,7 @@ class Learner:
         """
         for group in self.state.optimizer.param_groups:
             group["lr"] = update.learning_rate
-        part, order = part or RowShare.whole(batch), order_of(update.seed)
+        part, order = part or RowShare.whole(batch), default_rng(update.seed)
         batch, importance = self._corrected(batch, update, part)
         collected = [
             self._minibatch(batch, rows, algorithm, update, part)
@@ -260,11 +252,8 @@ class Learner:
             part: which rows of the step these are; None: all of them.
         """
         how = (temperature, NOTHING_CUT) if temperature else (self._temperature, self._truncation)
-        if reference and self._config.lora_rank:
-            with self.state.adapters_of_reference():
-                return self._shared(rows, rows.mask, lambda chunk: chunk.scores(self.scorer, *how).logprobs, part)
-        scorer = self.state.reference() if reference else self.scorer
-        return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
+        with self.state.reference() if reference else nullcontext(self.scorer) as scorer:
+            return self._shared(rows, rows.mask, lambda chunk: chunk.scores(scorer, *how).logprobs, part)
 
     @torch.no_grad()
     def values(self, rows: Rows, part: RowShare | None = None) -> NDArray[np.float32]:
@@ -286,7 +275,7 @@ class Learner:
         return known, {name: value / total for name, value in zip(CORRECTION, sums, strict=True)}
 
     def _minibatch(
-        self, batch: Batch, rows: NDArray[np.int64], algorithm: Algorithm, update: Update, part: RowShare
+        self, batch: Batch, rows: Numbers, algorithm: Algorithm, update: Update, part: RowShare
     ) -> dict[str, float]:
         """One optimiser step on gradients summed over processes, for rows of the step wherever they lie. Returns the
         statistics; empty when the step was skipped because loss or gradient are not finite. Both are sums over all
@@ -294,7 +283,7 @@ class Learner:
         counts = part.counts(rows)
         own = batch.select(part.places(rows))
         sums: dict[str, Tensor] = {}
-        micro_batches = self._chunks(own, part.alone) or [silent(own)]
+        micro_batches = self._chunks(own, part.alone) or [dummy_chunk(own)]
         for number, chunk in enumerate(micro_batches, 1):
             self._ranks.begin(last=number == len(micro_batches))
             loss, stats = self._loss(chunk, algorithm, update, counts)
@@ -318,7 +307,7 @@ class Learner:
         """This process's micro-batches; silent ones are added where the processes work in lockstep."""
         share, shares = (0, 1) if alone else (self._ranks.share, self._ranks.shares)
         own = chunks(rows, self._config.micro_batch_tokens, share, shares)
-        return own + [silent(rows)] * (self._ranks.most(len(own)) - len(own))
+        return own + [dummy_chunk(rows)] * (self._ranks.most(len(own)) - len(own))
 
     def _loss(
         self, chunk: Chunk[Batch], algorithm: Algorithm, update: Update, counts: Counts
@@ -334,9 +323,8 @@ class Learner:
         stats = {"loss": loss, "entropy": entropy, **stats}
         loss = loss - update.entropy * entropy
         if update.kl:
-            stats["kl_to_reference"] = divergence = _aggregated(
-                kl_to_reference(inputs, update.kl_estimator), inputs, algorithm, counts
-            )
+            divergences = kl_to_reference(inputs, update.kl_estimator)
+            stats["kl_to_reference"] = divergence = _aggregated(divergences, inputs, algorithm, counts)
             loss = loss + update.kl * divergence
         if update.distillation:
             stats["distillation_loss"] = taught = -scores.labels.sum()
@@ -361,6 +349,12 @@ class Learner:
             positions = repeats(rows.lengths, chunk.numbers)
             result[torch.from_numpy(positions[where[positions]])] = compute(chunk).cpu()
         return (result if alone else self._ranks.add(result)).numpy()
+
+
+def make_learner(config: Config, policy: Policy, ranks: Ranks) -> Learner:
+    """The learner of a recipe, spread over `ranks`."""
+    values = algorithm_named(config.algorithm.name, **config.algorithm.options).needs_values
+    return Learner(policy, config.learner, config.rollout.temperature, ranks, values, Truncation.of(config.rollout))
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:

@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 from transformers.cache_utils import Cache, DynamicLayer
 
-from earl.dispatch.transports.rendezvous import PATIENCE_SECONDS, Rendezvous, Sealed
+from earl.dispatch.transports.rendezvous import TIMEOUT_SECONDS, Rendezvous, Sealed
 from earl.engine.attention import batched
 from earl.engine.decoder import TokenDecoder, suits
 from earl.engine.model import Policy, allocated, head, hidden_states, meta_model, shape_of, tensors_once
@@ -58,7 +58,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         return self.written(key_states.transpose(1, 2), value_states.transpose(1, 2))
 
     def written(self, *states: Tensor) -> tuple[Tensor, Tensor]:
-        """As `update`, of states [..., heads, head size] of B x Q tokens."""
+        """The same as `update`, for states [..., heads, head size] of B x Q tokens."""
         window, (*_, heads, size) = self.cache.window, states[0].shape
         store = self.held(states[0])
         places = self.cache.places(heads)
@@ -71,7 +71,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         return keys, values
 
     def held(self, states: Tensor) -> Tensor:
-        """All keys and values, of states [..., KV heads, head size]."""
+        """The storage of keys and values; allocated for states [..., KV heads, head size] when it is first needed."""
         if self.store is None:
             *_, heads, size = states.shape
             # Zeros: masked positions have weight 0, and 0 times uninitialised memory might be NaN.
@@ -166,16 +166,12 @@ class Wanted(NamedTuple):
     new: Sequence[int]
 
 
-def _size(context: Wanted) -> int:
-    """Size class: contexts of one class differ at most by a factor of two in new tokens; padding is below half."""
-    return (len(context.new) - 1).bit_length()
-
-
 def _passes(wanted: Mapping[Name, Wanted]) -> Iterator[list[Name]]:
-    """Contexts of one size class in passes of at most PASS_TOKENS new tokens, or of one context."""
+    """Split contexts into passes of at most PASS_TOKENS new tokens, or of one context. The new tokens of a pass differ
+    at most by a factor of two, so that less than half of it is padding."""
     alike: dict[int, list[Name]] = {}
     for name, context in wanted.items():
-        alike.setdefault(_size(context), []).append(name)
+        alike.setdefault((len(context.new) - 1).bit_length(), []).append(name)
     for _, names in sorted(alike.items()):
         each = max(1, PASS_TOKENS // max(len(wanted[name].new) for name in names))
         yield from (names[start : start + each] for start in range(0, len(names), each))
@@ -488,9 +484,7 @@ class TpGroup:
     """A process's membership in the group of its copy; a process is in one group at a time. store: on the first
     process, an already opened store; None: opened now."""
 
-    def __init__(
-        self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, meeting: Meeting, store: Sealed | None = None, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.rank, self.layout = meeting.rank, Layout(1, meeting.size, ep=meeting.size)
         cpu = torch.device("cpu")
         self._store = join_group(self.rank, meeting.size, meeting.place, store, cpu, timeout_seconds)
@@ -498,7 +492,7 @@ class TpGroup:
         assert group is not None
         self.group = group
 
-    def told(self, order: bytes) -> bytes:
+    def broadcast(self, order: bytes) -> bytes:
         """The first process's order, on all processes: JSON or nothing, so that no data can run code."""
         size = torch.tensor([len(order)])
         distributed.broadcast(size, 0)
@@ -540,19 +534,19 @@ class SplitSampler(LocalSampler):
         """Run `work`, which may call the sampler. All processes call this; the others follow the first until it is
         done. Returns its result on the first process."""
         if self._tp_group.rank:
-            while order := self._tp_group.told(b""):
+            while order := self._tp_group.broadcast(b""):
                 released, asked = json.loads(order)
                 self._follow(released, [Prompt(*fields) for fields in asked])
             return None
         try:
             return work()
         finally:
-            self._tp_group.told(b"")
+            self._tp_group.broadcast(b"")
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
         released, self._released = self._released, []
         asked = [(p.session, [*p.tokens], p.seed, p.max_tokens, p.greedy) for p in prompts]
-        self._tp_group.told(json.dumps((released, asked), default=int).encode())
+        self._tp_group.broadcast(json.dumps((released, asked), default=int).encode())
         return self._follow(released, prompts)
 
     def release(self, sessions: Sequence[int]) -> None:

@@ -23,25 +23,16 @@ def adapt(model: Any, learner: LearnerConfig) -> None:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise EarlError("learner.lora_rank needs peft, which is not installed: pip install 'earl[lora]'") from error
-    targets = _linear_layers(model)
-    inject_adapter_in_model(
-        LoraConfig(r=learner.lora_rank, lora_alpha=learner.lora_alpha, target_modules=targets, lora_dropout=0.0), model
-    )
-
-
-def _linear_layers(model: Any) -> list[str]:
-    last = model.get_output_embeddings()
-    found = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not last
-    }
-    if not found:
+    last, modules = model.get_output_embeddings(), model.named_modules()
+    linear = [name for name, module in modules if isinstance(module, nn.Linear) and module is not last]
+    if not linear:
         raise EarlError(f"{type(model).__name__} has no linear layers that adapters fit; set learner.lora_rank to 0")
-    return sorted(found)
+    targets, rank = sorted({name.rpartition(".")[2] for name in linear}), learner.lora_rank
+    config = LoraConfig(r=rank, lora_alpha=learner.lora_alpha, target_modules=targets, lora_dropout=0.0)
+    inject_adapter_in_model(config, model)
 
 
-def plain(name: str) -> str:
+def base_name(name: str) -> str:
     """A tensor's name in the model without adapters."""
     return name.replace(INSIDE + ".", ".")
 
@@ -50,7 +41,7 @@ def is_factor(name: str) -> bool:
     return name.endswith(FACTORS)
 
 
-def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
+def initial_factor(name: str, shape: tuple[int, ...]) -> Tensor:
     """Initial factor: the second is zero, so that nothing changes at first, the first is drawn as peft does."""
     if name.endswith(FACTORS[1]):
         return torch.zeros(shape)
@@ -59,13 +50,13 @@ def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
     return drawn_factor
 
 
-def factors(name: str) -> tuple[str, str] | None:
+def factor_names(name: str) -> tuple[str, str] | None:
     """The names of the adapter's two factors for the weight `name`; None where it has no adapter."""
     layer, inside, kind = name.rpartition(INSIDE + ".")
     return (layer + FACTORS[0], layer + FACTORS[1]) if inside and kind == "weight" else None
 
 
-def merged(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig) -> Tensor:
+def merge(weight: Tensor, first: Tensor, second: Tensor, learner: LearnerConfig) -> Tensor:
     """The weight that acts as a frozen one [out, in] with its factors [rank, in] and [out, rank]."""
     result: Tensor = weight + (learner.lora_alpha / learner.lora_rank) * (second @ first)
     return result

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import TensorPart, bundles
-from earl.engine.lora import adapt, drawn, is_factor
+from earl.engine.lora import adapt, initial_factor, is_factor
 from earl.engine.model import Policy, recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
@@ -77,6 +77,13 @@ class Ranks(Protocol):
         return {name: part.numbers for name, part in parts.items() if owners[name] == self.rank}
 
 
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """A parameter's gradient; zeros where the loss does not use it."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
 class Replicas(Ranks):
     layout = Layout()
 
@@ -95,7 +102,7 @@ class Replicas(Ranks):
         adapt(policy.model, learner)
         for name, parameter in policy.model.named_parameters():
             if is_factor(name):
-                parameter.data.copy_(drawn(name, tuple(parameter.shape)))
+                parameter.data.copy_(initial_factor(name, tuple(parameter.shape)))
         if learner.recompute:
             recompute(policy.model)
         return Scorer(policy.model, values)
@@ -108,20 +115,13 @@ class Replicas(Ranks):
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """Statistics travel with the first gradients; a single process copies none."""
-        if self.shares == 1:
-            for parameter in parameters.values():
-                if parameter.grad is None:  # unused in the loss
-                    parameter.grad = torch.zeros_like(parameter)
-            return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), sums
-        totals: Tensor | None = None
-        for bucket in bundles(parameters.values(), Tensor.numel, BUCKET_NUMBERS):
-            pieces = [p.grad.flatten() if p.grad is not None else p.new_zeros(p.numel()) for p in bucket]
-            if totals is None:
-                pieces.insert(0, sums)
-            parts = [*torch.split(self._peers.add(torch.cat(pieces)), [piece.numel() for piece in pieces])]
-            if totals is None:
-                totals = parts.pop(0)
-            for parameter, gradient in zip(bucket, parts, strict=True):
+        gradients = [gradient_of(parameter) for parameter in parameters.values()]
+        if self.shares > 1:
+            summed: list[Tensor] = []
+            for bucket in bundles([sums, *gradients], Tensor.numel, BUCKET_NUMBERS):
+                message = self._peers.add(torch.cat([one.flatten() for one in bucket]))
+                summed += torch.split(message, [one.numel() for one in bucket])
+            sums, *gradients = summed
+            for parameter, gradient in zip(parameters.values(), gradients, strict=True):
                 parameter.grad = gradient.view_as(parameter)
-        assert totals is not None
-        return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), totals
+        return float(nn.utils.clip_grad_norm_(parameters.values(), max_norm)), sums

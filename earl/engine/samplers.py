@@ -140,7 +140,7 @@ def engine_of(config: Config) -> str:
 
 
 def sampler_dtype(config: Config) -> torch.dtype:
-    """What a recipe's sampler computes in: the learner casts weights before they travel."""
+    """The dtype in which a recipe's sampler computes: the learner casts weights to it before they travel."""
     return device().dtype if engine_of(config) == "vllm" else torch.float32
 
 

@@ -28,7 +28,7 @@ from earl.engine.attention import ATTENTION, NO_MASK, PackedRows, Spans, spans
 from earl.engine.model import head, hidden_states
 from earl.engine.sampler import NOTHING_CUT, Truncation
 from earl.engine.sharding.tensor_parallel import copied, gathered, summed
-from earl.parallel.memory import LOGITS_AT_ONCE, PRODUCT_AT_ONCE
+from earl.parallel.memory import LOGIT_SLICE, PRODUCT_SLICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,8 @@ def portion(rows: Spans, group: ProcessGroup) -> Portion:
 
 def _bounds(total: int, size: int, rank: int) -> list[tuple[int, int]]:
     """Begin and end of a process's pieces: 17 tokens over 2 give [(0, 4), (12, 17)] and [(4, 8), (8, 12)]."""
-    return [
-        (total * number // (2 * size), total * (number + 1) // (2 * size)) for number in (rank, 2 * size - 1 - rank)
-    ]
+    cuts = [*pairwise(total * number // (2 * size) for number in range(2 * size + 1))]
+    return [cuts[rank], cuts[-1 - rank]]
 
 
 def _piece(rows: Spans, start: int, stop: int) -> tuple[int, Spans]:
@@ -112,7 +111,7 @@ def _piece(rows: Spans, start: int, stop: int) -> tuple[int, Spans]:
 
 
 def slice_positions(vocab: int) -> int:
-    return max(1, LOGITS_AT_ONCE // vocab)
+    return max(1, LOGIT_SLICE // vocab)
 
 
 class TokenScores(torch.autograd.Function):
@@ -149,7 +148,7 @@ class TokenScores(torch.autograd.Function):
             logits = _logits(states[span], weight, bias, temperature)
             if lowest is not None:
                 lowest[span] = cut[0].lowest(logits if group is None else gathered(logits, 1, cut[1], group))
-                _cut(logits, targets[span], lowest[span])
+                _truncate(logits, targets[span], lowest[span])
             log_sums[span], target, mean = _summary(logits, targets[span], group)
             del logits  # free each slice before the next one
             logprobs[span] = target - log_sums[span]
@@ -171,7 +170,7 @@ class TokenScores(torch.autograd.Function):
             span = slice(start, start + step)
             logits = _logits(states[span], weight, bias, ctx.temperature)
             if lowest is not None:
-                _cut(logits, targets[span], lowest[span])
+                _truncate(logits, targets[span], lowest[span])
             logprobs = logits.sub_(log_sums[span, None])
             of_logits = _of_logits(logprobs, targets[span], entropies[span], of_logprobs[span], of_entropies[span])
             del logits, logprobs
@@ -194,21 +193,21 @@ def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
 CUT = -1e30  # a logit whose probability is 0; finite, as 0 times infinity is none
 
 
-def _cut(logits: Tensor, targets: Tensor, lowest: Tensor) -> None:
+def _truncate(logits: Tensor, targets: Tensor, lowest: Tensor) -> None:
     """Leave only the targets, and the logits that are not below `lowest` [m, 1]."""
     dropped, places = logits < lowest, targets.clamp(0, logits.shape[1] - 1)[:, None]
-    _, inside = _chosen(logits, targets)
+    _, inside = _target_entries(logits, targets)
     dropped.scatter_(1, places, dropped.gather(1, places) & ~inside[:, None])
     logits.masked_fill_(dropped, CUT)
 
 
 def _summary(logits: Tensor, targets: Tensor, group: ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:
     """Log-sum-exp, target logit, and mean logit under the distribution, of each position."""
-    highest = _over(logits.amax(dim=-1), ReduceOp.MAX, group)
-    chosen, inside = _chosen(logits, targets)
+    highest = _all_reduced(logits.amax(dim=-1), ReduceOp.MAX, group)
+    chosen, inside = _target_entries(logits, targets)
     chances = (logits - highest[:, None]).exp_()
     parts = torch.stack([chances.sum(dim=-1), chosen * inside, chances.mul_(logits).sum(dim=-1)])
-    total, target, weighted = _over(parts, ReduceOp.SUM, group)
+    total, target, weighted = _all_reduced(parts, ReduceOp.SUM, group)
     return highest + total.log(), target, weighted / total
 
 
@@ -217,13 +216,13 @@ def _of_logits(
 ) -> Tensor:
     """The gradient of a slice of logits [m, V'], from their log-probs, which are overwritten."""
     chances = logprobs.exp()
-    _, inside = _chosen(chances, targets)
+    _, inside = _target_entries(chances, targets)
     logprobs.add_(entropies[:, None]).mul_(-of_entropies[:, None]).sub_(of_logprobs[:, None])
     places = targets.clamp(0, chances.shape[1] - 1)[:, None]
     return chances.mul_(logprobs).scatter_add_(1, places, (of_logprobs * inside)[:, None])
 
 
-def _chosen(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _target_entries(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The targets' entries [M], and whether they are in this process's part of the vocabulary [M]."""
     inside = (targets >= 0) & (targets < logits.shape[1])
     return logits.gather(1, targets.clamp(0, logits.shape[1] - 1)[:, None])[:, 0], inside
@@ -234,12 +233,12 @@ def _add_product(total: Tensor, of_logits: Tensor, states: Tensor) -> None:
     if total.dtype == of_logits.dtype:
         total.addmm_(of_logits.T, states)
         return
-    words = max(1, PRODUCT_AT_ONCE // total.shape[1])
+    words = max(1, PRODUCT_SLICE // total.shape[1])
     for part, columns in zip(torch.split(total, words), torch.split(of_logits, words, dim=1), strict=True):
         part += columns.T @ states
 
 
-def _over(values: Tensor, operation: Any, group: ProcessGroup | None) -> Tensor:
+def _all_reduced(values: Tensor, operation: Any, group: ProcessGroup | None) -> Tensor:
     if group is not None:
         all_reduce(values, operation, group)
     return values
@@ -389,7 +388,7 @@ def review(
             targets = torch.from_numpy(part.targets[learned[span]]).long()[:, None]
             logits = head(model)(states[span]).float() / temperature
             if truncation:
-                _cut(logits, targets[:, 0], truncation.lowest(logits))
+                _truncate(logits, targets[:, 0], truncation.lowest(logits))
             distribution = torch.log_softmax(logits, dim=-1)
             chances = distribution.double().exp()
             reached = chances.cumsum(dim=-1)

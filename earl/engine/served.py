@@ -91,7 +91,7 @@ class Client:
         if bad:
             what, cure = "no valid answer", "check that it is an OpenAI-compatible server"
         raise (BadReply if bad else EarlError)(
-            f"the server at {self.url} gave {what} to {path} in {number} tries, the last: {_shown(reason)}; {cure}"
+            f"the server at {self.url} gave {what} to {path} in {number} tries, the last: {_excerpt(reason)}; {cure}"
         )
 
     def _exchange(self, path: str, data: bytes | None, limit: int, end: float) -> bytes:
@@ -102,12 +102,11 @@ class Client:
         with closing(connection):
             connection.connect()
             # Ends the reply at the deadline, however slowly its bytes come: a timeout holds for one read only.
-            timer = Timer(end - time.monotonic(), _end, [connection.sock])
+            timer = Timer(end - time.monotonic(), _shut_down, [connection.sock])
             timer.start()
             try:
-                connection.request(
-                    "GET" if data is None else "POST", f"{parts.path.rstrip('/')}/{path}", data, _headers()
-                )
+                method, url = "GET" if data is None else "POST", f"{parts.path.rstrip('/')}/{path}"
+                connection.request(method, url, data, _headers())
                 with connection.getresponse() as answer:
                     body = answer.read(limit + 1)
             except (OSError, http.client.HTTPException):
@@ -117,8 +116,8 @@ class Client:
                 timer.cancel()
         _check_time(end)
         if 200 <= answer.status < 300:
-            return _whole(answer, body, limit)
-        reason = _shown(f"{answer.status} {_said(answer, body)}")
+            return _checked_body(answer, body, limit)
+        reason = _excerpt(f"{answer.status} {_error_text(answer, body)}")
         if answer.status in PASSING:
             raise _Passing(reason)
         raise EarlError(f"the server at {self.url} refuses {path}: {reason}; {_cure(answer.status)}")
@@ -128,7 +127,7 @@ class _Passing(OSError):
     """A status worth a retry."""
 
 
-def _end(sock: socket) -> None:
+def _shut_down(sock: socket) -> None:
     with suppress(OSError):  # the server was faster
         sock.shutdown(SHUT_RDWR)
 
@@ -138,7 +137,7 @@ def _check_time(end: float) -> None:
         raise TimeoutError("timed out")
 
 
-def _whole(answer: http.client.HTTPResponse, body: bytes, limit: int) -> bytes:
+def _checked_body(answer: http.client.HTTPResponse, body: bytes, limit: int) -> bytes:
     if len(body) > limit:
         raise ValueError(f"it is longer than {limit} bytes")
     if answer.length:
@@ -157,12 +156,12 @@ def _headers() -> dict[str, str]:
     return headers
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     """The beginning of a server's text, in one line, without the key in case it is echoed."""
     return " ".join(text.replace(os.environ.get(KEY) or "\0", "***").split())[:REASON_CHARACTERS]
 
 
-def _said(answer: http.client.HTTPResponse, body: bytes) -> str:
+def _error_text(answer: http.client.HTTPResponse, body: bytes) -> str:
     if 300 <= answer.status < 400:
         return f"it redirects to {answer.headers.get('Location', 'nowhere')!r}"
     return body[: 1 << 16].decode("utf-8", "replace").strip() or answer.reason
@@ -299,7 +298,7 @@ class ServedSampler:
         return self._client.ask(path, take, {"model": self._model, **how, **body}, limit)
 
 
-def served(url: str, name: str, model: str | None) -> ServedSampler:
+def served_sampler(url: str, name: str, model: str | None) -> ServedSampler:
     """The model behind a server. name: a folder or hub id, for its tokenizer; anything else is only a name, and text is
     exchanged. model: the server's name of it; absent: `name`, or for a folder the only one that it serves."""
     client = Client(url)

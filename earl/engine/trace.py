@@ -41,9 +41,8 @@ from earl.algorithms.registry import algorithm
 from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.dispatch.weights import BUCKET_BYTES, Weight, pack, plan_weights
-from earl.engine.learner import Learner, RowShare, Update
+from earl.engine.learner import Learner, RowShare, Update, make_learner
 from earl.engine.model import CLOSED, Policy, meta_model
-from earl.engine.sampler import Truncation
 from earl.engine.sharding.mesh import Mesh, mesh_of
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -73,7 +72,8 @@ class FakeNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # such as DTensor, whose operations on what it wraps come here, too
         kwargs = kwargs or {}
         given = [own for own in tree_leaves((args, kwargs)) if isinstance(own, Tensor)]
-        if _others_active() or not _faked(func, given, kwargs):
+        asks_for_shapes = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+        if asks_for_shapes or not _faked(func, given, kwargs):  # DTensor asks by fake tensors of its own
             return func(*args, **kwargs)
         if func is _ATEN._local_scalar_dense.default:
             return 1.0 if given[0].is_floating_point() else 1
@@ -86,11 +86,6 @@ class FakeNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
             even = torch.arange(places.numel()) % given[0].shape[-1]
             return best, even.view(places.shape)
         return result
-
-
-def _others_active() -> bool:
-    """Whether DTensor is asking for shapes, by fake tensors of its own."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _faked(func: Any, given: list[Tensor], kwargs: Mapping[str, Any]) -> bool:
@@ -113,7 +108,7 @@ def _faked(func: Any, given: list[Tensor], kwargs: Mapping[str, Any]) -> bool:
 
 
 class FakeArrays(TorchFunctionMode):
-    """What a fake tensor is in numpy: zeros."""
+    """Turns fake tensors into numpy arrays of zeros."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.numpy and isinstance(args[0], FakeTensor):
@@ -136,16 +131,12 @@ OPERATIONS = {
 """torch's operations that exchange tensors, with and without gradients, by their common names."""
 
 
-def _grouped_flops(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> int:
-    return 2 * rows.numel() * weights.shape[-1]
-
-
 FLOPS: Mapping[Any, Callable[..., int]] = {
     **flop_registry,  # of torch's FlopCounterMode
     _ATEN.addmm_: flop_registry[_ATEN.addmm],
     _FLASH_ON_CPU: flop_registry[_ATEN._scaled_dot_product_flash_attention],
     _FLASH_ON_CPU_BACKWARD: flop_registry[_ATEN._scaled_dot_product_flash_attention_backward],
-    _ATEN._grouped_mm: _grouped_flops,
+    _ATEN._grouped_mm: lambda rows, weights, *_, **__: 2 * rows.numel() * weights.shape[-1],
 }
 
 
@@ -190,9 +181,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = self.live
         self._begin()
         result = work()
-        exchanges = tuple(
-            Exchange(*kind, count=self._counts[kind], bytes=size) for kind, size in sorted(self._exchanged.items())
-        )
+        kinds = sorted(self._exchanged.items())
+        exchanges = tuple(Exchange(*kind, count=self._counts[kind], bytes=size) for kind, size in kinds)
         return StageTrace(name, held, self._peak, self._moment, exchanges, dict(self._flops)), result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -247,7 +237,7 @@ def _group(func: Any, args: Any) -> Any:
 # The stages of a step, as a run's rank calls them (`earl/placement/ray/learner.py`).
 
 
-class MadeUp:
+class FakeWeights:
     """Stands for a model's files."""
 
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
@@ -257,7 +247,7 @@ class MadeUp:
 
 
 def groups_of(mesh: Mesh) -> dict[str, str]:
-    """What a rank's groups are called here, by torch's names of them."""
+    """The names of a rank's groups in a trace, by torch's names of them."""
     *replicas, shards = mesh.shards.get_all_groups()
     named = {
         "all": distributed.group.WORLD,
@@ -270,17 +260,13 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
     return {group.group_name: name for name, group in named.items() if group}
 
 
-def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
-    """What a learner's step takes on a rank of a grid, after a small one that has given the optimizer its moments.
+def record_step(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
+    """Record a learner's step on one rank, after a small step that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
     kind = algorithm(config.algorithm.name, **config.algorithm.options)
-    own, cut = (config.learner, config.rollout.temperature), Truncation.of(config.rollout)
-
-    def made() -> Learner:
-        return Learner(Policy(meta_model(described), None), *own, Shards(mesh, MadeUp()), kind.needs_values, cut)
-
+    policy, ranks = Policy(meta_model(described), None), Shards(mesh, FakeWeights())
     with Recorder(groups_of(mesh), fake) as recorder:
-        loading, learner = recorder.stage("load", made)
+        loading, learner = recorder.stage("load", lambda: make_learner(config, policy, ranks))
         rows, part = _rows(replace(job, row_tokens=LITTLE, micro_batch_tokens=LITTLE, micro_batches=1), learner.vocab)
         learner.update(_experience(learner, config, rows, part), kind, _update(config), part)
         rows, part = _rows(job, learner.vocab)
@@ -288,7 +274,7 @@ def recorded(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: Fa
         others: list[tuple[TracedStage, Callable[[], Any]]] = [
             ("update", lambda: learner.update(batch, kind, _update(config), part)),
             ("recording", lambda: learner.logprobs(batch, part=part)),
-            ("weights", lambda: _handed_over(learner, job.rank, recorder)),
+            ("weights", lambda: _pack_weights(learner, job.rank, recorder)),
             ("checkpoint", learner.snapshot),
         ]
         stages = (loading, experience, *(recorder.stage(name, work)[0] for name, work in others))
@@ -307,7 +293,7 @@ def _rows(job: TraceJob, vocab: int) -> tuple[Rows, RowShare]:
 
 
 def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) -> Batch:
-    """As `earl.placement.pipeline.StepPipeline.prepare` does, with made-up advantages and returns."""
+    """Prepare experience like `earl.placement.pipeline.StepPipeline.prepare`, with made-up advantages and returns."""
     kind, how = algorithm(config.algorithm.name, **config.algorithm.options), config.algorithm
     if kind.needs_values:
         learner.turn_values(rows, kind.by_token, part)
@@ -322,7 +308,7 @@ def _update(config: Config) -> Update:
     return replace(made, minibatches=1, epochs=1)
 
 
-def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:
+def _pack_weights(learner: Learner, rank: int, recorder: Recorder) -> None:
     """Pack this rank's part of the weights for samplers, as `earl.placement.ray.weight_sync.BucketStore` does."""
     held = learner.state.held()
     weights = [Weight(name, own.shape, own.numbers.dtype, held.axes[name]) for name, own in held.parts.items()]
@@ -333,7 +319,7 @@ def _handed_over(learner: Learner, rank: int, recorder: Recorder) -> None:
 
 
 @contextmanager
-def _alone(job: TraceJob) -> Iterator[Mesh]:
+def _single_rank(job: TraceJob) -> Iterator[Mesh]:
     """A rank's place in a grid without the other ranks."""
     distributed.init_process_group("fake", store=FakeStore(), rank=job.rank, world_size=job.layout.size)
     try:
@@ -343,7 +329,7 @@ def _alone(job: TraceJob) -> Iterator[Mesh]:
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it holds the names of groups
 
 
-def traced(described: Any, config: Config, job: TraceJob) -> Trace:
+def trace_step(described: Any, config: Config, job: TraceJob) -> Trace:
     """Trace a step of a recipe's learner with the model of a configuration of `transformers`. Raises EarlError for what
     fake tensors cannot stand for."""
     if config.learner.offload:
@@ -351,22 +337,22 @@ def traced(described: Any, config: Config, job: TraceJob) -> Trace:
             "learner.offload cannot be traced: the trace has one kind of memory; set it to false, or plan more GPUs"
         )
     try:
-        with _alone(job) as mesh, FakeArrays(), FakeNumbers() as numbers:
-            return recorded(mesh, described, config, job, numbers.fake)
+        with _single_rank(job) as mesh, FakeArrays(), FakeNumbers() as numbers:
+            return record_step(mesh, described, config, job, numbers.fake)
     except RuntimeError as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise EarlError(f"a {described.model_type} learner cannot be traced in this layout: {reason}") from error
 
 
-def described(model: str) -> Any:
+def transformers_config(model: str) -> Any:
     """The configuration of a model in a folder or of the catalogue, without the hub. Raises EarlError."""
     found = known_model(model)
     if found is None or Path(model).exists():
         return AutoConfig.from_pretrained(folder_of(model, weights=False), **CLOSED)
-    return AutoConfig.for_model(**words_of(found))
+    return AutoConfig.for_model(**catalogue_config(found))
 
 
-def words_of(found: Known) -> dict[str, Any]:
+def catalogue_config(found: Known) -> dict[str, Any]:
     """A model of the catalogue in the words of `transformers`."""
     shape = found.shape
     width = shape.intermediate // shape.experts_per_token

@@ -1,10 +1,9 @@
 """The state of a learner: weights and optimizer moments by name, copied, restored and moved."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -14,19 +13,15 @@ from torch import Tensor, nn
 
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import (
-    FORMAT,
-    REFERENCE,
-    STATE,
     Snapshot,
     Stored,
     TensorFile,
     TensorPart,
     TensorSource,
-    WeightFile,
     describe,
     weight_files,
 )
-from earl.engine.lora import factors, is_factor, merged, plain
+from earl.engine.lora import base_name, factor_names, is_factor, merge
 from earl.engine.model import tensors_once
 from earl.engine.ranks import Ranks
 from earl.engine.score import Scorer, own_name
@@ -44,6 +39,10 @@ class HeldTensors:
     layout: Layout
 
 
+STATE = "learner"
+"""Folder of moments, value head and adapters; inference engines would read them as weights beside config.json."""
+REFERENCE = "reference"
+"""Folder of the reference model, also the base of adapters; missing until there is one."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 EMA = "ema"  # running mean of the weights, kept beside the moments
 STEP = "step"
@@ -79,24 +78,26 @@ class TrainState:
         """Let the model be the reference as it is when this is next used."""
         self.frozen, self._frozen_named, self._frozen_adapters = None, {}, {}
 
-    def reference(self) -> Scorer:
-        """The model as it was at the first call."""
+    @contextmanager
+    def reference(self) -> Iterator[Scorer]:
+        """The model as it was the first time: a frozen copy, or the model itself with the adapters that it had then."""
+        if not self.adapted:
+            yield self._freeze()
+            return
+        own = {name: parameter.detach().clone() for name, parameter in self._named.items() if is_factor(name)}
+        self._frozen_adapters = self._frozen_adapters or own
+        self._fill_adapters(self._frozen_adapters)
+        try:
+            yield self._scorer
+        finally:
+            self._fill_adapters(own)
+
+    def _freeze(self) -> Scorer:
         if self.frozen is None:
             self.frozen = self._ranks.twin(self._scorer)
             # Named now: an interrupted forward pass leaves gathered tensors in their place.
             self._frozen_named = dict(self.frozen.model.named_parameters())
         return self.frozen
-
-    @contextmanager
-    def adapters_of_reference(self) -> Iterator[None]:
-        """The adapters as they were the first time, until the context ends: the model is then the reference."""
-        own = {name: parameter.detach().clone() for name, parameter in self._named.items() if is_factor(name)}
-        self._frozen_adapters = self._frozen_adapters or own
-        self._fill_adapters(self._frozen_adapters)
-        try:
-            yield
-        finally:
-            self._fill_adapters(own)
 
     def _fill_adapters(self, adapters: Mapping[str, Tensor]) -> None:
         self._keep_snapshots()
@@ -128,14 +129,14 @@ class TrainState:
         """Every tensor of the model under all its names, whole, adapters merged; empty on processes that do not save.
         They are gathered one by one: other processes never hold more than one whole tensor."""
         tensors = self._scorer.model.state_dict()
-        whole = ((plain(name), self._merged(name, tensors)) for name in tensors if not is_factor(name))
+        whole = ((base_name(name), self._merged(name, tensors)) for name in tensors if not is_factor(name))
         return {name: tensor for name, tensor in whole if not self._ranks.rank}
 
     def held(self) -> HeldTensors:
         """This process's boxes of the weights, in host memory where there are adapters; only tensors with adapters are
         gathered, one at a time."""
         names = [name for name in tensors_once(self._scorer.model) if not is_factor(name)]
-        axes = {plain(name): self._ranks.axes.get(name) for name in names}
+        axes = {base_name(name): self._ranks.axes.get(name) for name in names}
         return HeldTensors(dict(self._boxes(self._scorer)), axes, self._ranks.layout)
 
     def _boxes(self, scorer: Scorer, adapted: bool = True) -> Iterator[tuple[str, TensorPart]]:
@@ -145,13 +146,13 @@ class TrainState:
             if is_factor(name):
                 continue
             box, shape = self._ranks.box(name, tensor)
-            merges = adapted and factors(name)
+            merges = adapted and factor_names(name)
             own = self._merged(name, tensors)[box.slices].clone() if merges else self._ranks.local(tensor)
             own = own if own.shape == box.shape else own[box.slices]
-            yield plain(name), TensorPart(own.cpu() if self.adapted else own, box, shape)
+            yield base_name(name), TensorPart(own.cpu() if self.adapted else own, box, shape)
 
     def snapshot(self) -> Snapshot:
-        """What this process saves of the present state; see `Learner.snapshot`."""
+        """This process's part of the present state, to be written; see `Learner.snapshot`."""
         models = {"": self._boxes(self._scorer)}
         if self.adapted:
             models[REFERENCE] = self._boxes(self._scorer, adapted=False)
@@ -165,19 +166,19 @@ class TrainState:
             owners = {name: file.rank for file in planned for name in file.tensors}
             whole = self._ranks.regrouped(parts, owners)
             files += [
-                TensorFile(str(Path(folder, file.name)), {name: whole[name] for name in file.tensors}, FORMAT, shared)
+                TensorFile(str(Path(folder, file.name)), {name: whole[name] for name in file.tensors}, shared)
                 for file in planned
                 if file.rank == self._ranks.rank
             ]
-        snapshot = Snapshot(files, partial(self._describe, {} if self._ranks.rank else plans))
+
+        def describe_models(folder: Path) -> None:
+            for name, planned in plans.items():
+                describe(folder / name, self._scorer.model, planned)
+            self._tokenizer.save_pretrained(folder)
+
+        snapshot = Snapshot(files, (lambda _: None) if self._ranks.rank else describe_models)
         self._snapshots.add(snapshot)
         return snapshot
-
-    def _describe(self, plans: Mapping[str, Sequence[WeightFile]], folder: Path) -> None:
-        for name, planned in plans.items():
-            describe(folder / name, self._scorer.model, planned)
-        if plans:
-            self._tokenizer.save_pretrained(folder)
 
     def restore(self, folder: Path) -> None:
         """Read this process's part of snapshots that were written under any layout."""
@@ -190,13 +191,13 @@ class TrainState:
         """This process's parts of all that `take` needs: its own memory, without parts that another process gives."""
         for name, parameter in self._named.items():
             if not _own(name):
-                yield from self._given(plain(name), name, parameter)
+                yield from self._given(base_name(name), name, parameter)
         yield from self._own_parts()
         for name, parameter in self._frozen_named.items():
             yield from self._given(f"{REFERENCE}/{name}", name, parameter)
 
     def _own_parts(self) -> Iterator[tuple[str, TensorPart]]:
-        """Of value head, adapters, those of the reference, and optimizer state."""
+        """The parts of value head, adapters, the reference's adapters, and optimizer state."""
         for name, kept in self._frozen_adapters.items():
             yield from self._given(f"{REFERENCE}/{name}", name, kept)
         for name, parameter in self.trained.items():
@@ -219,7 +220,7 @@ class TrainState:
         if not any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
             self.forget_reference()
         for name, parameter in self._named.items():
-            self._fill(name, parameter, state, name if _own(name) else plain(name))
+            self._fill(name, parameter, state, name if _own(name) else base_name(name))
         self.optimizer.state.clear()
         for name, parameter in self.trained.items():
             if f"{STEP}/{name}" in state.shapes:
@@ -234,7 +235,7 @@ class TrainState:
             for name, kept in self._frozen_adapters.items():
                 self._fill(name, kept, state, f"{REFERENCE}/{name}")
         elif any(name.startswith(f"{REFERENCE}/") for name in state.shapes):
-            self.reference()
+            self._freeze()
             for name, parameter in self._frozen_named.items():
                 self._fill(name, parameter, state, f"{REFERENCE}/{name}")
 
@@ -268,9 +269,9 @@ class TrainState:
     def _merged(self, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
         """A whole tensor of the model with its adapter merged; gathered by all processes together."""
         weight = self._ranks.gathered(name, tensors[name].detach())
-        if thin := factors(name):
+        if thin := factor_names(name):
             first, second = (self._ranks.gathered(factor, tensors[factor].detach()) for factor in thin)
-            return merged(weight, first, second, self._config)
+            return merge(weight, first, second, self._config)
         return weight
 
 

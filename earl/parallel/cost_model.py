@@ -17,24 +17,12 @@ from earl.parallel.footprint import FLOAT_BYTES, LearnerBytes, Training, forward
 from earl.parallel.hardware import GIB, HOST, UNKNOWN_BYTES, ClusterSpec, Device
 from earl.parallel.layout import Choice, Layout, Stage, splits, usable, why_not_shared, why_not_split
 from earl.parallel.memory import Estimate, Load, ModelShape, Sampling, SlotBytes, slot_bytes
+from earl.parallel.throughput import step as serving
 from earl.parallel.throughput.measured import Recalibration
 from earl.parallel.throughput.rollout import Workload, rollout, tokens_per_second
-from earl.parallel.throughput.step import (
-    CONTEXT_BYTES,
-    VLLM,
-    Engine,
-    Precision,
-    Software,
-    StepLoad,
-    Values,
-    fitted,
-    parts,
-    step_seconds,
-    weight_bytes,
-)
 
 GIGABIT = 1e9 / 8  # bytes per second
-OWN = Software("earl", None, True, 1.0, False, 1 << 16, 1 << 14)
+OWN = serving.Software("earl", None, True, 1.0, False, 1 << 16, 1 << 14)
 """earl's own sampler, as a kind of engine."""
 VALUES_AT_PEAK = ("memory", "kv", "compute", "narrow", "experts", "attention", "link", "passes", "host", "scale")
 HOST_VALUES = {
@@ -62,8 +50,8 @@ MOST_TOKENS = 1 << 16  # of a micro-batch that holds more than one row
 
 
 @cache
-def _host_values() -> Values:
-    return {**fitted().values, **HOST_VALUES}
+def _host_values() -> serving.Values:
+    return {**serving.fitted().values, **HOST_VALUES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +63,12 @@ class Need:
     why_not: str  # empty: it can be built, and fits
 
 
-def differing(config: Config, served: bool, dtype: str) -> bool:
+def policies_differ(config: Config, served: bool, dtype: str) -> bool:
     """Whether the samplers' policy is another than the learner's as an update begins; `served`: by vLLM or the like."""
     return config.placement.max_staleness > 0 or served or dtype != "float32"
 
 
-def guessed(value: float) -> Estimate:
+def with_interval(value: float) -> Estimate:
     """A value of which nothing was fitted, with its 80 % interval."""
     return Estimate(value, value * exp(-SPREAD), value * exp(SPREAD))
 
@@ -90,8 +78,8 @@ class CostModel:
     config: Config
     shape: ModelShape
     cluster: ClusterSpec
-    software: Software = VLLM  # of the samplers
-    precision: Precision | None = None  # of the samplers; None: as the recipe's run
+    software: serving.Software = serving.VLLM  # of the samplers
+    precision: serving.Precision | None = None  # of the samplers; None: as the recipe's run
     prompt_tokens: int | None = None  # of a context, read; with the other None as well, all is written
     reply_tokens: int | None = None
     network_gbps: float = 200.0
@@ -117,17 +105,22 @@ class CostModel:
 
     @property
     def memory_bytes(self) -> int:
-        """Of one device; on CPUs what `placement.memory_gib` gives to a process."""
+        """The memory of one device; on CPUs `placement.memory_gib` of a process."""
         return (self.config.placement.memory_bytes or UNKNOWN_BYTES) if self.on_host else self.device.memory_bytes
 
     @property
-    def values(self) -> Values:
-        return _host_values() if self.on_host else fitted(self.engine(1)).values
+    def values(self) -> serving.Values:
+        return _host_values() if self.on_host else serving.fitted(self.engine(1)).values
 
     @property
     def network_bandwidth(self) -> float:
         """Bytes per second of a host's link to the others."""
         return self.network_gbps * GIGABIT
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes per second that collectives reach between the devices of a host."""
+        return self.device.link_bandwidth * self.values["link"]
 
     @property
     def host_devices(self) -> int:
@@ -141,31 +134,31 @@ class CostModel:
 
     @property
     def dtype(self) -> str:
-        """Of the learner's computation."""
+        """The dtype in which the learner computes."""
         learner = self.config.learner
         named = self.on_host or "dtype" in learner.model_fields_set
         return learner.dtype if named else "bfloat16"
 
-    def engine(self, tp: int) -> Engine:
+    def engine(self, tp: int) -> serving.Engine:
         """One copy of the engine. earl gives vLLM `sampler.memory_share` of a GPU; another engine uses its own default,
         unless the recipe sets the share."""
         sampler = self.config.sampler
         kind = "bf16" if self.software is not OWN and self.dtype == "bfloat16" else "fp32"
-        precision = self.precision or Precision(kind)
-        own = self.software is VLLM or "memory_share" in sampler.model_fields_set
+        precision = self.precision or serving.Precision(kind)
+        own = self.software is serving.VLLM or "memory_share" in sampler.model_fields_set
         share = sampler.memory_share if own and self.software is not OWN else None
         known = self.measured.known if self.measured else None
-        engine = Engine(self.shape, self.device, tp, precision, self.software, share, known)
+        engine = serving.Engine(self.shape, self.device, tp, precision, self.software, share, known)
         if not self.on_host:
             return replace(engine, pp=self._stages(engine)) if self.pipelines else engine
-        cache = sampler.cache_bytes or (GIB if self.software is VLLM else UNKNOWN_BYTES)
+        cache = sampler.cache_bytes or (GIB if self.software is serving.VLLM else UNKNOWN_BYTES)
         memory = engine.weight_bytes + engine.reserve_bytes(self.values) + cache
         return replace(engine, device=replace(HOST, memory_bytes=memory), utilization=1.0)
 
-    def _stages(self, engine: Engine) -> int:
+    def _stages(self, engine: serving.Engine) -> int:
         """Hosts that a copy reaches over, a stage of layers on each: 1, unless one host cannot hold the weights; then
         the fewest that hold the longest context beside them."""
-        values, hosts = fitted(engine).values, self.cluster.hosts
+        values, hosts = serving.fitted(engine).values, self.cluster.hosts
         if engine.tp < self.host_devices or engine.kv_tokens(values):
             return 1
         stages = (replace(engine, pp=pp) for pp in range(2, hosts + 1))
@@ -175,33 +168,30 @@ class CostModel:
 
     def need(self, choice: Choice, load: Load) -> Need:
         """The verdict on a layout for a load, of which the longest context has to fit."""
-        if why := self.why_not_built(choice):
-            return Need(0, 0, why)
-        needed, room = self._sampling(choice, load) if choice.stage == "rollout" else self._learning(choice, load)
-        why = f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else ""
-        return Need(needed, room, why)
-
-    def why_not_built(self, choice: Choice) -> str:
-        """Whatever the load; empty: it can be built."""
         if choice.stage == "rollout":
-            return why_not_split(self.shape, choice.layout.tp, self.software is not OWN)
-        return why_not_shared(self.shape, choice.layout)
+            why, sizes = why_not_split(self.shape, choice.layout.tp, self.software is not OWN), self._sampling_bytes
+        else:
+            why, sizes = why_not_shared(self.shape, choice.layout), self._learning_bytes
+        if why:
+            return Need(0, 0, why)
+        needed, room = sizes(choice, load)
+        return Need(needed, room, f"{needed / GIB:.2f} GiB of {room / GIB:.2f} GiB" if needed > room else "")
 
     def obstacle(self, choice: Choice, load: Load) -> str:
         return self.need(choice, load).why_not
 
     def expected_bytes(self, choice: Choice, load: Load) -> int:
-        """Of the process that needs the most, without a margin."""
+        """The memory of the process that needs the most, without a margin."""
         if choice.stage != "rollout":
             return self.learner_peak(choice, load).peak
-        return self._slots(choice, load) if self.on_host else self._sampling(choice, load)[0]
+        return self._slots(choice, load) if self.on_host else self._sampling_bytes(choice, load)[0]
 
-    def _margin(self, choice: Choice, otherwise: float) -> float:
-        known = self.filled.get(choice)
-        return otherwise if known is None else known * MEASURED_MARGIN
+    def _margin(self, choice: Choice, default: float) -> float:
+        """The factor on predicted memory: measured, or the default."""
+        return self.filled[choice] * MEASURED_MARGIN if choice in self.filled else default
 
-    def _sampling(self, choice: Choice, load: Load) -> tuple[int, int]:
-        """Needed and given bytes. An engine that lets contexts wait has to hold one."""
+    def _sampling_bytes(self, choice: Choice, load: Load) -> tuple[int, int]:
+        """Needed and available bytes. An engine that lets contexts wait has to hold one."""
         engine = self.engine(choice.layout.tp)
         held = engine.weight_bytes + engine.reserve_bytes(self.values)
         room = max(0, held + engine.room_bytes(self.values))
@@ -212,7 +202,7 @@ class CostModel:
         return int(self._slots(choice, load) * self._margin(choice, HOST_MARGIN)), self.memory_bytes
 
     def _slots(self, choice: Choice, load: Load) -> int:
-        """Of a sampling process on CPUs. Episodes of a group have separate slots, and share one prefill."""
+        """The memory of a sampling process on CPUs. Episodes of a group have separate slots, and share one prefill."""
         tp, copies, longest = choice.layout.tp, choice.layout.dp, load.longest_tokens
         at_once = self.engine(tp).kv_tokens(self.values) // longest
         split = ("parameters", "heads", "kv_heads", "intermediate")
@@ -224,12 +214,13 @@ class CostModel:
         own, prompts = held(load.sequences), held(self.config.rollout.prompts)
         return own.peak - own.activations + prompts.activations
 
-    def _learning(self, choice: Choice, load: Load) -> tuple[int, int]:
+    def _learning_bytes(self, choice: Choice, load: Load) -> tuple[int, int]:
+        """Needed and available bytes."""
         peak = self.learner_peak(choice, load).peak
         if self.on_host:
             return int(peak * self._margin(choice, HOST_MARGIN)), self.memory_bytes
         # The driver and libraries take some, too.
-        return int(peak * self._margin(choice, 1.0)) + CONTEXT_BYTES, usable(self.memory_bytes)
+        return int(peak * self._margin(choice, 1.0)) + serving.CONTEXT_BYTES, usable(self.memory_bytes)
 
     def learner_peak(self, choice: Choice, load: Load) -> LearnerBytes:
         """Memory of one learner rank, by purpose, when the stage is at its peak."""
@@ -266,8 +257,8 @@ class CostModel:
             fast = rollout(*self._served(choice, load)).tokens_per_gpu_s
             assert fast is not None, "the longest one fits"
             written = self._written(choice, load) / (choice.layout.tp * choice.layout.pp)
-            return Estimate(*(written / speed for speed in (fast.value, fast.high, fast.low)))
-        return guessed(self.learner_seconds(choice, load))
+            return Estimate(written / fast.value, written / fast.high, written / fast.low)
+        return with_interval(self.learner_seconds(choice, load))
 
     def split(self, context: int) -> tuple[int, int]:
         """Tokens of prompt and reply. With neither given, all are written: the decode phase alone."""
@@ -276,7 +267,7 @@ class CostModel:
         prompt = self.prompt_tokens or 0
         return prompt, context - prompt
 
-    def _served(self, choice: Choice, load: Load) -> tuple[Engine, Workload]:
+    def _served(self, choice: Choice, load: Load) -> tuple[serving.Engine, Workload]:
         """The fullest copy and its work: no more copies play than there are prompts."""
         copies = max(1, min(choice.layout.dp, self.config.rollout.prompts))
         prompt, reply = (part / load.longest_tokens for part in self.split(load.longest_tokens))
@@ -292,14 +283,10 @@ class CostModel:
     @property
     def passes(self) -> int:
         """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
-        return (self.config.algorithm.kl > 0) + self._needs_values + self._corrects
-
-    @property
-    def _corrects(self) -> bool:
-        """Whether an update weighs by importance: as set, else as a run decides."""
-        if "correction" in self.config.algorithm.model_fields_set:
-            return self.config.algorithm.correction != "none"
-        return differing(self.config, self.software is not OWN, self.dtype)
+        corrects = self.config.algorithm.correction != "none"
+        if "correction" not in self.config.algorithm.model_fields_set:
+            corrects = policies_differ(self.config, self.software is not OWN, self.dtype)  # as a run decides
+        return (self.config.algorithm.kl > 0) + self._needs_values + corrects
 
     @property
     def _needs_values(self) -> bool:
@@ -326,7 +313,7 @@ class CostModel:
         return batches * (count * self.pass_seconds(own, load.mean_tokens, choice.stage) + replicating)
 
     def pass_seconds(self, way: Training, row_tokens: float, stage: Stage) -> float:
-        """Of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
+        """The time of one micro-batch: forward alone, or forward and backward, while the weights are fetched."""
         passes, copies = 1.0, 1.0  # of the model's weights, fetched
         if stage == "update":
             passes += BACKWARD + way.recompute
@@ -337,52 +324,50 @@ class CostModel:
     def _forward_seconds(self, way: Training, row_tokens: float) -> float:
         """An engine's prompt processing, the output layer for every token, and keys and values of other cp ranks."""
         kind = "bf16" if way.float_bytes == 2 else "fp32"
-        engine = Engine(self.shape, self.device, way.tp, Precision(kind), OWN if self.on_host else VLLM)
-        own = _host_values() if self.on_host else fitted(engine).values
-        batch = StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
+        software = OWN if self.on_host else serving.VLLM
+        engine = serving.Engine(self.shape, self.device, way.tp, serving.Precision(kind), software)
+        own = _host_values() if self.on_host else serving.fitted(engine).values
+        batch = serving.StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
         speed = engine.precision.flops(self.device) * own["compute"]
-        head = 2 * parts(self.shape).head * way.portion / way.tp / speed
-        computing = (step_seconds(engine, batch, own).total + head) / SPEED
+        head = 2 * serving.parts(self.shape).head * way.portion / way.tp / speed
+        computing = (serving.step_seconds(engine, batch, own).total + head) / SPEED
         return computing + self._gathering_seconds(way, engine) + self._travelling_seconds(way)
 
-    def _gathering_seconds(self, way: Training, engine: Engine) -> float:
+    def _gathering_seconds(self, way: Training, engine: serving.Engine) -> float:
         if way.cp == 1:
             return 0.0
         others = way.tokens * engine.token_bytes * (way.cp - 1) / way.cp
-        return (
-            others / (self.device.link_bandwidth * self.values["link"]) + self.shape.layers * self.values["all_reduce"]
-        )
+        return others / self.link_bandwidth + self.shape.layers * self.values["all_reduce"]
 
     def _travelling_seconds(self, way: Training) -> float:
-        """Of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
+        """The time of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
         if way.ep == 1:
             return 0.0
         sent = way.portion / way.tp * self.shape.experts_per_token * self.shape.hidden * way.float_bytes
-        crossing = sent * (way.ep - 1) / way.ep / (self.device.link_bandwidth * self.values["link"])
+        crossing = sent * (way.ep - 1) / way.ep / self.link_bandwidth
         return 2 * self.shape.layers * (crossing + self.values["all_reduce"])
 
     def _fetching_seconds(self, way: Training, copies: float) -> float:
         """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
         hosts = ceil(way.layout.shards * way.tp / self.host_devices) if not self.on_host else 1
-        size, experts = (
-            copies * count * way.float_bytes for count in (self.shape.parameters, parts(self.shape).experts)
-        )
-        link = self.device.link_bandwidth * self.values["link"]
+        size = copies * self.shape.parameters * way.float_bytes
+        experts = copies * serving.parts(self.shape).experts * way.float_bytes
         dense = (size - experts) / way.tp * (way.layout.shards - 1) / way.layout.shards
-        inside = (dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards) / link
-        return max(inside, size * (hosts - 1) / hosts / self.network_bandwidth)
+        inside = dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards
+        return max(inside / self.link_bandwidth, size * (hosts - 1) / hosts / self.network_bandwidth)
 
     def _replicating_seconds(self, way: Training) -> float:
-        """Of summing gradients over the replicas: over the links of hosts, unless one host holds them all."""
+        """The time to sum gradients over the replicas: over the links of hosts, unless one host holds them all."""
         ranks, host = way.layout.shards * way.tp, self.host_devices
         own = 2 * (way.replicas - 1) / way.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
         if self.on_host or ranks * way.replicas <= host:
-            return own / (self.device.link_bandwidth * self.values["link"])
+            return own / self.link_bandwidth
         return own * min(host, ranks) / self.network_bandwidth
 
     def weights_seconds(self, sampler: Layout, learner: Layout) -> float:
-        """Of a weight sync: the model once into each sampling host, less what is there already, then to its GPUs."""
-        size = weight_bytes(self.shape, self.engine(1).precision)
+        """The time of a weight sync: the model once into each sampling host, less its present part, then to its
+        GPUs."""
+        size = serving.weight_bytes(self.shape, self.engine(1).precision)
         given, taken = (ceil(layout.size / self.cluster.gpus_per_host) for layout in (learner, sampler))
         apart = self.config.placement.kind == "disaggregated"
         crossing = size * max(1.0, taken / given) if apart else size * (given - 1) / given
@@ -408,7 +393,7 @@ class CostModel:
         return max(1, gpus - sampling), max(1, sampling)
 
     def _apart(self, sampling: int, load: Load) -> tuple[int, float]:
-        """Of a share: the number of stages that do not fit, and the seconds of a step."""
+        """The number of stages that do not fit with so many GPUs for sampling, and the seconds of a step."""
         learning, most = self.cluster.gpus - sampling, self.largest(load)
         first = self.best(self.rollout_choices(sampling), load)
         last = self.best_update(self.learner_layouts(learning), load)

@@ -11,15 +11,7 @@ from typing import Any
 
 from earl.config import Config
 from earl.parallel.layout import Layout
-from earl.parallel.memory import (
-    KERNEL_BYTES,
-    PRODUCT_AT_ONCE,
-    RESIDUE_BYTES,
-    WIDE_BYTES,
-    ModelShape,
-    layer,
-    logit_bytes,
-)
+from earl.parallel.memory import KERNEL_BYTES, PRODUCT_SLICE, RESIDUE_BYTES, WIDE_BYTES, ModelShape, layer, logit_bytes
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -66,7 +58,7 @@ class Training:
 
 
 def held_bytes(shape: ModelShape, training: Training, number_bytes: int) -> int:
-    """Of the parameters, with so many bytes for each, on the fullest rank: FSDP2 shards by whole experts."""
+    """The bytes of the parameters on the fullest rank, `number_bytes` for each: FSDP2 shards by whole experts."""
     experts = shape.layers * shape.experts * shape.expert_parameters
     if training.whole:
         return ceil(number_bytes * shape.parameters / training.tp)
@@ -124,7 +116,7 @@ PARTS = ("weights", "gradients", "optimizer", "gathered", "buffers", "activation
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What FSDP2 gathers and sends at once of a layer, or of its experts, on one rank: bytes."""
+    """The bytes that FSDP2 gathers and sends at once for a layer, or for its experts, on one rank."""
 
     gathered: int = 0
     gradients: int = 0  # of the trained weights, in the computation's type
@@ -179,13 +171,13 @@ class Moments:
         self.slices = logit_bytes(shape, learned, tp)  # logits of a slice, in two copies
         # In 16 bits: a slice's gradient in both types and part of its product, or the output layer's when passed on.
         both = WIDE_BYTES + kind
-        narrow = max(self.slices // 2 * both // WIDE_BYTES + min(PRODUCT_AT_ONCE, head) * both, kind * head)
+        narrow = max(self.slices // 2 * both // WIDE_BYTES + min(PRODUCT_SLICE, head) * both, kind * head)
         self.logits = max(self.slices, 0 if kind == WIDE_BYTES else narrow)
         self.waiting = self.head * kind // WIDE_BYTES  # the head's gradient, until that of the embeddings
         self.before = self.shards if training.accumulated else 0
 
     def update(self) -> list[LearnerBytes]:
-        """Of an update's last micro-batch."""
+        """The moments of an update's last micro-batch."""
         return [*self._backward(), *self._ending()]
 
     def _gather(self, activations: int = 0) -> list[LearnerBytes]:
@@ -201,9 +193,8 @@ class Moments:
         freed = self.tokens * (self.layer.stream if again else self.layer.kept)  # after the first layer
         kept = freed * self.shape.layers
         one = self.tokens * self.layer.kept if again else 0
-        closing = (
-            2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
-        )  # the last norm's, of both kinds
+        # The last norm's, of both kinds.
+        closing = 2 * self.tokens * self.shape.hidden * WIDE_BYTES + self.learned_states
         unsent = max(0, unit.sent - freed)
         # Of experts, the gradient of the product that leaves the layer: the others come when activations are freed.
         first = self.last.gradients // 3 if self.experts else self.last.gradients
@@ -233,9 +224,7 @@ class Moments:
     def _ending(self) -> list[LearnerBytes]:
         """From the embeddings' gradient to the step."""
         shape, waiting = self.shape, self.waiting
-        words = (
-            2 if shape.tied and not self.training.lora_rank else 0
-        )  # embeddings' gradient, and its sum with the head's
+        words = 2 if shape.tied and not self.training.lora_rank else 0  # embeddings' gradient, and its sum
         gradients = self._layers_done() + waiting * (1 + words) + (0 if shape.tied else waiting)
         exchanged = 0 if self.training.whole else self.root_sent.sends
         return [
@@ -245,7 +234,7 @@ class Moments:
         ]
 
     def forward(self) -> list[LearnerBytes]:
-        """Of a pass without gradients, by the model or its reference."""
+        """The moments of a pass without gradients, by the model or its reference."""
         root, ahead = self.root, self.last.ahead
         gathered = root + self.unit.gathered + self.mixed.gathered
         return [

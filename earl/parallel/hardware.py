@@ -63,7 +63,7 @@ class ClusterSpec:
 
     @property
     def each(self) -> Device:
-        """What one process computes on; of GPUs of an unlisted kind only the speed is assumed."""
+        """The device of one process; of GPUs of an unlisted kind only the speed is assumed."""
         unlisted = replace(devices()["A100-80"], kind="unlisted", memory_bytes=UNKNOWN_BYTES)
         return self.device or (unlisted if self.gpus else HOST)
 

@@ -76,14 +76,18 @@ class Layout:
 
     @property
     def settings(self) -> dict[str, int]:
-        """Of a learner, as in [placement]."""
+        """The axes of a learner by their keys in [placement]."""
         return {name: getattr(self, name) for name in LEARNER_AXES}
 
     @property
+    def named_axes(self) -> list[tuple[str, int]]:
+        """The axes of a learner that a text names, with their sizes: dp, tp, and others larger than 1."""
+        return [(axis, size) for axis, size in self.settings.items() if size > 1 or axis in ("dp", "tp")]
+
+    @property
     def words(self) -> str:
-        """Of a learner: "dp 4 x tp 2", and what is more than 1 besides."""
-        always = ("dp", "tp")
-        return " x ".join(f"{axis} {size}" for axis, size in self.settings.items() if size > 1 or axis in always)
+        """The axes of a learner in a text, such as "dp 4 x tp 2"."""
+        return " x ".join(f"{axis} {size}" for axis, size in self.named_axes)
 
     @property
     def shards(self) -> int:
@@ -158,10 +162,7 @@ class Choice:
         if self.stage == "rollout":
             split = f"{layout.dp} x tp{layout.tp}" + f" pp{layout.pp}" * (layout.pp > 1)
         else:
-            more = {"cp": layout.cp, "ep": layout.ep, "replicas": layout.replicas}
-            split = f"dp{layout.dp} tp{layout.tp}" + "".join(
-                f" {axis}{size}" for axis, size in more.items() if size > 1
-            )
+            split = " ".join(f"{axis}{size}" for axis, size in layout.named_axes)
         tokens = [f"{self.micro_batch_tokens} tokens"] if self.micro_batch_tokens else []
         return ", ".join([split, *tokens, *["recompute"] * self.recompute, *["offload"] * self.offload])
 
@@ -193,9 +194,8 @@ def usable(room_bytes: int) -> int:
 
 def verdict(needed_bytes: int, room_bytes: int) -> str:
     spare = usable(room_bytes) - needed_bytes
-    needed, most, room, left = (
-        f"{size / GIB:.1f} GiB" for size in (needed_bytes, usable(room_bytes), room_bytes, abs(spare))
-    )
+    sizes = (needed_bytes, usable(room_bytes), room_bytes, abs(spare))
+    needed, most, room, left = (f"{size / GIB:.1f} GiB" for size in sizes)
     return f"{needed} needed, {most} of {room} may be used: {left} {'to spare' if spare >= 0 else 'too much'}"
 
 

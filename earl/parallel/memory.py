@@ -19,9 +19,9 @@ RESIDUE_BYTES = 6 << 20
 """Memory of a process on CPUs outside its tensors, measured: small pieces of the C library, buffers of MKL."""
 KERNEL_BYTES = 12 << 20
 """More of that when computing in 16 bits: oneDNN compiles and keeps kernels for some twenty shapes of products."""
-LOGITS_AT_ONCE = 1 << 24  # numbers in a slice of the learner's logits: 64 MiB
+LOGIT_SLICE = 1 << 24  # numbers in a slice of the learner's logits: 64 MiB
 
-PRODUCT_AT_ONCE = 1 << 22
+PRODUCT_SLICE = 1 << 22
 """Numbers of the output layer's gradient at once, when computed in 16 bits: 24 MiB with their 32-bit copies."""
 
 
@@ -48,7 +48,7 @@ class ModelShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert of one layer; 0 without a mixture."""
+        """The parameters of one expert of one layer; 0 without a mixture."""
         return 3 * self.hidden * (self.intermediate // self.experts_per_token) if self.experts > 1 else 0
 
 
@@ -59,7 +59,7 @@ def kv_bytes(shape: ModelShape, tp: int = 1) -> int:
 
 def logit_bytes(shape: ModelShape, tokens: int, tp: int = 1) -> int:
     """Logits of a pass on one rank, in 32 bits: made in slices, each in two copies."""
-    return min(tokens * ceil(shape.vocab / tp), LOGITS_AT_ONCE) * 2 * WIDE_BYTES
+    return min(tokens * ceil(shape.vocab / tp), LOGIT_SLICE) * 2 * WIDE_BYTES
 
 
 # Memory of a pass on one rank: the tensors that the engine's passes make, counted as they are alive together.
@@ -125,12 +125,7 @@ def layer(
         attended=kept - shape.hidden * normed - stream - 4 * inner - routed,
         # After the feed-forward layer: gradients of its norm; those of gathered tensors, from those of the pieces.
         backward=max(2 * inner, scaled - 2 * stream - 4 * inner - routed, 2 * gathered - 4 * inner) + stream,
-        forward=max(
-            4 * stream + passed,
-            rotated + stream,
-            given + gathered + stream,
-            widened + 3 * stream,
-        ),
+        forward=max(3 * stream + passed, rotated, given + gathered, widened + 2 * stream) + stream,
     )
 
 

@@ -35,29 +35,27 @@ class ProfileCell:
 Cells = list[ProfileCell]
 
 
-def measured(cells: Cells, choice: Choice, load: Load, seconds: float, predicted: float) -> Cells:
+def add_measurement(cells: Cells, choice: Choice, load: Load, seconds: float, predicted: float) -> Cells:
     """A copy of the cells with one more measurement."""
-    bucket, place, ratio = (
-        bucket_of(load.mean_tokens, load.sequences),
-        place_of(load.mean_tokens, load.sequences),
-        log(seconds / predicted),
-    )
+    bucket, ratio = bucket_of(load.mean_tokens, load.sequences), log(seconds / predicted)
+    place = place_of(load.mean_tokens, load.sequences)
     at = next((at for at, own in enumerate(cells) if (own.choice, own.bucket) == (choice, bucket)), None)
     if at is None:  # the first one is not clipped: the prediction may be off by any factor
         return [*cells, ProfileCell(choice, bucket, 1, place, ratio, 0.0, seconds)]
     known = cells[at]
     share = 1 / min(known.count + 1, REMEMBERED)
     away = min(max(ratio, known.ratio - SURPRISING), known.ratio + SURPRISING) - known.ratio
+
+    def mean(before: float, now: float) -> float:
+        return before + share * (now - before)
+
     one = replace(
         known,
         count=known.count + 1,
-        place=(
-            known.place[0] + share * (place[0] - known.place[0]),
-            known.place[1] + share * (place[1] - known.place[1]),
-        ),
+        place=(mean(known.place[0], place[0]), mean(known.place[1], place[1])),
         ratio=known.ratio + share * away,
         spread=((1 - share) * (known.spread**2 + share * away**2)) ** 0.5,
-        seconds=known.seconds + share * (seconds - known.seconds),
+        seconds=mean(known.seconds, seconds),
     )
     return [*cells[:at], one, *cells[at + 1 :]]
 
@@ -133,7 +131,7 @@ class Correction:
 def correction(cells: Cells, predicted: Mapping[Choice, float] | None = None) -> Correction:
     """`predicted`: logarithms of the predicted seconds of the choices to choose from now."""
     noise = _noise(cells)
-    measured: dict[Choice, list[ProfileCell]] = {}
+    measured: dict[Choice, Cells] = {}
     for cell in cells:
         measured.setdefault(cell.choice, []).append(cell)
     middle = fmean(predicted.values()) if predicted else 0.0
@@ -144,15 +142,11 @@ def correction(cells: Cells, predicted: Mapping[Choice, float] | None = None) ->
     away = {choice: ratios - means.get(choice, 0.0) for choice, (_, ratios, _) in systems.items()}
     precision = STAGE**-2 + sum(float(inverse.sum()) for _, _, inverse in systems.values())
     shared = sum(float((systems[choice][2] @ own).sum()) for choice, own in away.items()) / precision
-    own = {
-        choice: (places, inverse @ (away[choice] - shared), inverse) for choice, (places, _, inverse) in systems.items()
-    }
+    own = {one: (places, inverse @ (away[one] - shared), inverse) for one, (places, _, inverse) in systems.items()}
     return Correction(shared, own, means, wider, noise)
 
 
-def _prior(
-    measured: dict[Choice, list[ProfileCell]], apart: Mapping[Choice, float], noise: float
-) -> tuple[float, float]:
+def _prior(measured: dict[Choice, Cells], apart: Mapping[Choice, float], noise: float) -> tuple[float, float]:
     """What predictions and measurements say of the errors of predictions: their variance over ERROR**2, to two digits,
     so that cached systems stay valid; and the share by which predictions are drawn to their mean.
 
@@ -180,7 +174,7 @@ def _prior(
 
 @lru_cache(maxsize=512)
 def _system(cells: tuple[ProfileCell, ...], noise: float, wider: float) -> tuple[Floats, Floats, Floats]:
-    """Of one choice: places [N, 2], ratios [N], and the inverse of their covariance without the shared error [N, N]."""
+    """One choice's places [N, 2], ratios [N], and the inverse of their covariance without the shared error [N, N]."""
     places = np.array([cell.place for cell in cells])
     counts = np.array([min(cell.count, REMEMBERED) for cell in cells], np.float64)
     inverse = np.asarray(np.linalg.inv(_covariance(places, places, wider) + np.diag(noise / counts)), np.float64)
@@ -188,8 +182,8 @@ def _system(cells: tuple[ProfileCell, ...], noise: float, wider: float) -> tuple
 
 
 def _covariance(places: Floats, others: Floats, wider: float) -> Floats:
-    """Of a choice's errors at two lists of places. Where they are larger than the prior says, they reach further, and
-    grow with the context."""
+    """The covariance of a choice's errors at two lists of places. Where they are larger than the prior says, they reach
+    further, and grow with the context."""
     distance = np.abs(places[:, None] - others[None]).sum(-1)
     doublings = np.outer(places[:, 0] - MIDDLE, others[:, 0] - MIDDLE)
     covariance: Floats = wider * (CHOICE**2 + NEAR**2 * np.exp(-distance / (REACH * wider**0.5)))

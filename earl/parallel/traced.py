@@ -21,7 +21,7 @@ class TraceJob:
 
     @property
     def rows(self) -> int:
-        """Of one data-parallel rank, all of one length."""
+        """The number of rows of one data-parallel rank, all of one length."""
         return self.micro_batches * max(1, self.micro_batch_tokens // self.row_tokens)
 
 

@@ -23,7 +23,7 @@ from earl.config import Config
 from earl.documents import parse_json
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
-from earl.placement.fragment import RolloutFragment, group_of, grown, limited, with_opponents
+from earl.placement.fragment import RolloutFragment, group_of, with_context_limit, with_growth, with_opponents
 from earl.rollout.drivers import THREADS, Playable, Streams, play_one
 from earl.rollout.tasks import group_episodes
 from earl.runs import trajectories
@@ -211,9 +211,9 @@ class ContinuousFragment(RolloutFragment):
     def start(self, step: int, tasks: Mapping[int, Task], seed: int, limit: int) -> None:
         """Start groups of a step, under a context limit of `limit` tokens. tasks: by their number in the step. seed: of
         the step's draw."""
-        size, world = self.config.rollout.group_size, grown(limited(self.world, limit), self.config, step)
+        world = with_growth(with_context_limit(self.world, limit), self.config, step)
         for number, task in tasks.items():
-            episodes = group_episodes(world, {number: task}, size, seed, self._sessions)
+            episodes = group_episodes(world, {number: task}, self.config.rollout.group_size, seed, self._sessions)
             self._sessions += self.config.rollout.episodes
             ticket = Ticket(step, number)
             future = asyncio.run_coroutine_threadsafe(self._play(episodes), self._loop)
@@ -225,9 +225,7 @@ class ContinuousFragment(RolloutFragment):
         """The groups that ended since the last call, once no group of a step up to `step` is playing. Waits at most
         `seconds`, then returns the groups so far. Raises the exception of a failed episode."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._fault or not any(ticket.step <= step for ticket in self._playing), seconds
-            )
+            self._changed.wait_for(lambda: self._fault or all(one.step > step for one in self._playing), seconds)
             if self._fault:
                 raise self._fault
             ended, self._ended = self._ended, {}

@@ -33,14 +33,14 @@ class Backend(Protocol):
 def on_cluster(config: Config, asked: "Asked | None" = None) -> Iterator[Backend]:
     """The Ray cluster that a recipe's placement asks for; whatever is started there ends with the context. asked:
     called after every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
-    with _in_environment(_opening(config.placement.address)):
+    with _in_environment(_ray_environment(config.placement.address)):
         from earl.placement.ray.coordinator import cluster  # Ray reads the environment when it is imported
 
         with cluster(config, asked) as place:
             yield place
 
 
-def _opening(address: str | None) -> Mapping[str, str]:
+def _ray_environment(address: str | None) -> Mapping[str, str]:
     """Environment variables for Ray: those of a rehearsed cluster, or a token that only this user has for a new one."""
     if address:
         return attach(address)

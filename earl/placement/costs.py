@@ -46,7 +46,7 @@ def candidates(costs: CostModel) -> dict[Stage, Sequence[Choice]]:
     splits = [tp for tp in costs.splits("rollout", devices) if devices % tp == 0]
     rollout = [Choice("rollout", Layout(devices // tp, tp)) for tp in splits]
     own: dict[Stage, list[Choice]] = {"update": update, "rollout": rollout}
-    return {stage: [*dict.fromkeys((now(config, stage), *choices))] for stage, choices in own.items()}
+    return {stage: [*dict.fromkeys((current_choice(config, stage), *choices))] for stage, choices in own.items()}
 
 
 def _micro_batches(config: Config, layout: Layout) -> list[int]:
@@ -59,14 +59,14 @@ def _micro_batches(config: Config, layout: Layout) -> list[int]:
     return [own, *([own // 2] if longest <= own // 2 < share else []), *([2 * own] if own < share else [])]
 
 
-def now(config: Config, stage: Stage) -> Choice:
+def current_choice(config: Config, stage: Stage) -> Choice:
     place, learner = config.placement, config.learner
     if stage == "rollout":
         return Choice("rollout", Layout(place.samplers, config.sampler.tp))
     return Choice("update", learner_layout(place), learner.micro_batch_tokens, learner.recompute, learner.offload)
 
 
-def chosen(config: Config, choice: Choice) -> Config:
+def with_choice(config: Config, choice: Choice) -> Config:
     layout = choice.layout
     if choice.stage == "rollout":
         return config.changed(placement={"samplers": layout.dp}, sampler={"tp": layout.tp})

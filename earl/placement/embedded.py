@@ -15,21 +15,19 @@ import torch
 from earl.actions.pool import open_pool, own_cores, part_of
 from earl.agents.parser import parser
 from earl.agents.scripted import equilibrium
-from earl.algorithms.registry import algorithm
 from earl.batch import Rows
 from earl.config import Config
-from earl.engine.learner import Learner
+from earl.engine.learner import make_learner
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, load, make, shape_of
 from earl.engine.ranks import Replicas
-from earl.engine.sampler import Truncation
 from earl.engine.samplers import make_sampler
 from earl.envs import registry
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
-from earl.placement.fragment import RolloutFragment, with_opponents, world_of
+from earl.placement.fragment import RolloutFragment, episode_factory, with_opponents
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import Players, StepPipeline, in_order, share
 from earl.rollout.drivers import Completes, Greedy
@@ -40,7 +38,7 @@ from earl.trajectory import Group, PlayedGroups, Task
 
 
 def groups_to_bytes(groups: Mapping[int, Group]) -> bytes:
-    """As they are stored, after what is not: their numbers, and the labels of each episode."""
+    """Groups in the format of a run's folder, behind a header with their numbers and the labels of each episode."""
     labels = [[[*one.labels.items()] for one in own.trajectories] for own in groups.values()]
     head = json.dumps([[*groups], labels]).encode()
     return len(head).to_bytes(4, "little") + head + to_bytes([*groups.values()])
@@ -57,7 +55,7 @@ def groups_from_bytes(data: bytes) -> dict[int, Group]:
 
 
 def rows_to_bytes(share: OrderedRows) -> bytes:
-    """Without pickle."""
+    """Rows as an archive of numpy, without pickle."""
     buffer, (rows, order) = io.BytesIO(), share
     np.savez(buffer, order=order, **{field.name: getattr(rows, field.name) for field in fields(Rows)})
     return buffer.getvalue()
@@ -122,8 +120,8 @@ class EvalPolicy:
         return env if isinstance(env, BoardGameEnv) and env.game.sees else None
 
     def exploitability(self, env: BoardGameEnv) -> float:
-        """Of the policy as it is sampled in rollout, illegal replies aside. Raises EarlError where its moves do not
-        follow from what a seat is told."""
+        """The exploitability of the policy as it is sampled in rollout, without illegal replies. Raises EarlError where
+        its moves do not follow from what a seat is told."""
         rules, chat, policy = self.world.rules, self.world.chat, self.policy
         if rules.history != "board_only" or rules.thinking or policy is None:
             raise EarlError(
@@ -131,11 +129,11 @@ class EvalPolicy:
                 f"it is told last; agent.history = {rules.history!r}, agent.thinking = {str(rules.thinking).lower()}: "
                 "train with 'board_only' and false"
             )
-        told = env.instructions if rules.instructions else ""
+        instructions = env.instructions if rules.instructions else ""
 
         @torch.no_grad()
         def chances(seen: str, legal: tuple[str, ...]) -> Sequence[float]:
-            prompt, likely = chat.opening(told, seen).tokens, []
+            prompt, likely = chat.opening(instructions, seen).tokens, []
             for action in legal:
                 reply = chat.written(parser(rules.parser).phrased(action, thinking=False))
                 tokens = torch.tensor([[*prompt, *reply]])
@@ -147,24 +145,21 @@ class EvalPolicy:
         return equilibrium.exploitability(env.game, chances)
 
 
-def judge(config: Config, policy: Policy, limit: int | None = None) -> EvalPolicy:
+def greedy_policy(config: Config, policy: Policy, limit: int | None = None) -> EvalPolicy:
     """A greedy sampler of a policy. limit: the context limit that its training reached."""
     if sum(parameter.numel() for parameter in policy.model.parameters()) <= SMALL_PARAMETERS:
         torch.set_num_threads(1)
-    world, sampler = world_of(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy)))
+    world, sampler = episode_factory(config, policy.tokenizer, limit), Greedy(with_opponents(LocalSampler(policy)))
     return EvalPolicy(world, sampler, policy, config.rollout.temperature)
 
 
-def embedded(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
+def embedded_pipeline(config: Config, peers: Peers, policy: Policy | None = None) -> StepPipeline:
     torch.set_num_threads(1)  # processes share the cores; more threads would slow all down
     policy = policy or make(config.model, config.run.seed)
     open_pool(part_of(own_cores(), peers.rank, peers.size), config.tools, peers.size)
-    values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
-    rollout = config.rollout
-    cut = Truncation.of(rollout)
-    learner = Learner(policy, config.learner, rollout.temperature, Replicas(peers), values, cut)
-    world = world_of(config, policy.tokenizer)
+    learner = make_learner(config, policy, Replicas(peers))
+    world = episode_factory(config, policy.tokenizer)
     return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
 
 
@@ -174,7 +169,7 @@ class EmbeddedBackend:
     peers: Peers
 
     def open(self, saved: Path | None) -> StepPipeline:
-        return embedded(self.config, self.peers, load(saved) if saved else None)
+        return embedded_pipeline(self.config, self.peers, load(saved) if saved else None)
 
     def mend(self, lost: WorkerLost) -> None:
         """Raises `lost`: the other processes wait for the lost one, so it cannot be replaced."""

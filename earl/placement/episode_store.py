@@ -70,7 +70,7 @@ class EpisodeStore:
         table = RowTable.of(rows, numbers)
         own = {name: getattr(rows, name) for name in columns}
         if "turns" in own:
-            own["turns"] = shifted(rows.turns, rows.lengths, -table.first_turns)
+            own["turns"] = shift_turns(rows.turns, rows.lengths, -table.first_turns)
         return Shard(numbers, starts, rows.offsets, own)
 
     def whole(self, tickets: Iterable[Ticket]) -> dict[Ticket, Group]:
@@ -84,6 +84,6 @@ class EpisodeStore:
         self._groups = {}
 
 
-def shifted(turns: NDArray[np.int32], lengths: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int32]:
+def shift_turns(turns: NDArray[np.int32], lengths: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int32]:
     """Turn numbers [T] with `by` [N] added in each row; -1 (no turn) stays."""
     return np.where(turns >= 0, turns + np.repeat(by, lengths), -1).astype(np.int32)

@@ -53,27 +53,25 @@ Demonstrations = Sequence[tuple[Trajectory, Labels]]
 
 
 def demonstrations(path: Path, chat: Chat, rules: Rules) -> Demonstrations:
-    """Those of a file, in a tokenizer's tokens.
+    """Read demonstrations from a file or folder, in a tokenizer's tokens.
     Raises EarlError for a file that is missing, has nothing to learn from, or has a reply that the rules cut off."""
     if not path.exists():
         raise EarlError(f"warm_start.data = {str(path)!r} is not here; name a file that every node has")
-    found = []
+    found, read = [], _read_chats if path.suffix == ".jsonl" else _read_trajectories
     with storage(path):
-        for place, episode, labels in (_chats if path.suffix == ".jsonl" else _kept)(path, chat, rules):
-            _check_room(place, episode, labels, rules)
+        for place, episode, labels in read(path, chat, rules):
+            _check_length(place, episode, labels, rules)
             found.append((episode, labels))
     if not found:
         raise EarlError(f"warm_start.data = {str(path)!r} has nothing to learn from; name chats, or won episodes")
     return found
 
 
-def _check_room(place: str, episode: Trajectory, labels: Labels, rules: Rules) -> None:
+def _check_length(place: str, episode: Trajectory, labels: Labels, rules: Rules) -> None:
     longest = max(turns[-1][1].end - turns[-1][1].context_start for turns in contexts(episode))
     said = max(map(len, labels.values()), default=0)
-    for key, size, limit in (
-        ("context.limit", longest, rules.context_limit),
-        ("agent.max_turn_tokens", said, rules.max_turn_tokens),
-    ):
+    sizes = {"context.limit": (longest, rules.context_limit), "agent.max_turn_tokens": (said, rules.max_turn_tokens)}
+    for key, (size, limit) in sizes.items():
         if size > limit:
             raise EarlError(f"{place} takes {size} tokens, more than {key} = {limit}; set {key} to at least {size}")
 
@@ -81,15 +79,15 @@ def _check_room(place: str, episode: Trajectory, labels: Labels, rules: Rules) -
 Found = Iterator[tuple[str, Trajectory, Labels]]
 
 
-def _kept(path: Path, chat: Chat, rules: Rules) -> Found:
+def _read_trajectories(path: Path, chat: Chat, rules: Rules) -> Found:
     for file in trajectories.files(path) if path.is_dir() else [path]:
         _, groups = trajectories.read(file)
         for number, episode in enumerate(one for group in groups for one in group.trajectories):
             if episode.outcome is not Outcome.LOSS:
-                yield f"episode {number} of {file}", episode, _legal(episode, chat, rules)
+                yield f"episode {number} of {file}", episode, _legal_replies(episode, chat, rules)
 
 
-def _legal(episode: Trajectory, chat: Chat, rules: Rules) -> Labels:
+def _legal_replies(episode: Trajectory, chat: Chat, rules: Rules) -> Labels:
     """The legal replies of an episode. Raises EarlError where they do not read as the actions that they were."""
     opened, labels = rules.thinking and chat.opens_thinking, {}
     for number, turn in enumerate(episode.turns):
@@ -110,7 +108,7 @@ def _legal(episode: Trajectory, chat: Chat, rules: Rules) -> Labels:
     return labels
 
 
-def _chats(path: Path, chat: Chat, rules: Rules) -> Found:
+def _read_chats(path: Path, chat: Chat, rules: Rules) -> Found:
     del rules
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip():
@@ -121,8 +119,8 @@ def _chats(path: Path, chat: Chat, rules: Rules) -> Found:
 def _messages(line: str, place: str) -> list[dict[str, str]]:
     """The messages of a line, a system message first. Raises EarlError unless user and assistant take turns."""
     try:
-        told: Any = json.loads(line)["messages"]
-        messages: list[Any] = [{"role": one["role"], "content": one["content"]} for one in told]
+        parsed: Any = json.loads(line)["messages"]
+        messages: list[Any] = [{"role": one["role"], "content": one["content"]} for one in parsed]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise EarlError(f"{place} is no chat ({type(error).__name__}: {error}); write {FORM}") from None
     if any(not isinstance(value, str) for message in messages for value in message.values()):
@@ -133,8 +131,8 @@ def _messages(line: str, place: str) -> list[dict[str, str]]:
     asked, answered = roles[1::2], roles[2::2]
     known = {*asked} <= {"user", "tool"} and {*answered} == {"assistant"}
     if not known or asked[0] != "user" or len(asked) != len(answered):
-        told = ", ".join(roles)[:200]
-        raise EarlError(f"{place} has the roles {told}; let a user (later also a tool) and the assistant take turns")
+        named = ", ".join(roles)[:200]
+        raise EarlError(f"{place} has the roles {named}; let a user (later also a tool) and the assistant take turns")
     return messages
 
 
@@ -154,7 +152,7 @@ def _conversation(messages: Sequence[Mapping[str, str]], chat: Chat) -> tuple[Tr
     return Trajectory(Task("", 0), 0, *token_log.columns(), tuple(turns), *ended), labels
 
 
-def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
+def episode_factory(config: Config, tokenizer: Any, limit: int | None = None) -> EpisodeFactory:
     """The episodes of a recipe, for a tokenizer; `limit` replaces the recipe's first context limit."""
     agent = config.agent
     rules = Rules(**agent.model_dump(), context_limit=limit or config.context.first_limit)
@@ -165,11 +163,11 @@ def world_of(config: Config, tokenizer: Any, limit: int | None = None) -> Episod
         check_edition(env.name, config.env.edition)
         tools = schemas(env.name)
         chat = Chat(tokenizer, agent.chat_template_kwargs, agent.system_prompt, examples, tools) if tools else plain
-        told = (chat, rules, env.delay_seconds, isolation(env))
+        shared = (chat, rules, env.delay_seconds, isolation(env))
         sandbox = config.sandbox.model_dump()
         own: dict[str, Any] = {"sandbox": sandbox, "random_replies": env.random_replies, "levels": env.leveled}
-        worlds[env.name] = EpisodeFactory(env.name, env.options, *told, **own)
-    return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: loaded(name)[0])
+        worlds[env.name] = EpisodeFactory(env.name, env.options, *shared, **own)
+    return replace(worlds.pop(config.env.name), others=worlds, checkpoints=lambda name: load_opponent(name)[0])
 
 
 LOADED = 16
@@ -177,7 +175,7 @@ LOADED = 16
 
 
 @lru_cache(maxsize=LOADED)
-def loaded(name: str) -> tuple[EpisodeFactory, Sampler]:
+def load_opponent(name: str) -> tuple[EpisodeFactory, Sampler]:
     """The checkpoint run:NAME@STEP, to play as it did in its run, which lies in the folder `runs` or at the path NAME.
     Raises EarlError where this node does not have it."""
     run, at, step = name.removeprefix(RUN).rpartition("@")
@@ -187,11 +185,11 @@ def loaded(name: str) -> tuple[EpisodeFactory, Sampler]:
     saved, config = chosen_checkpoint(folder, step), build(folder.recipe())
     policy = load(saved.path)
     sampler = LocalSampler(policy, config.rollout.temperature, truncation=Truncation.of(config.rollout))
-    return world_of(config, policy.tokenizer, context_limit(saved)), Batcher(sampler)
+    return episode_factory(config, policy.tokenizer, context_limit(saved)), Batcher(sampler)
 
 
 class WithOpponents:
-    """A sampler, and those of the checkpoints that are opponents: each prompt goes to its policy's."""
+    """A sampler together with those of checkpoints that are opponents: a prompt goes to the sampler of its policy."""
 
     def __init__(self, sampler: Completes) -> None:
         self._sampler = sampler
@@ -212,10 +210,10 @@ class WithOpponents:
         if not policy:
             return self._sampler
         self._met.add(policy)
-        return loaded(policy)[1]
+        return load_opponent(policy)[1]
 
 
-class OfEach(WithOpponents):
+class LeagueSamplers(WithOpponents):
     """The samplers of a league's checkpoints, by the names of its players."""
 
     def __init__(self, samplers: Mapping[str, Completes]) -> None:
@@ -240,8 +238,9 @@ def with_opponents(sampler: Completes) -> WithOpponents:
     return StreamsWithOpponents(sampler) if isinstance(sampler, Streams) else WithOpponents(sampler)
 
 
-def shown(config: Config, world: EpisodeFactory) -> Demonstrations:
-    """What is imitated in place of a teacher, if anything. Raises EarlError as `demonstrations` does."""
+def read_warm_start(config: Config, world: EpisodeFactory) -> Demonstrations:
+    """The demonstrations of a warm start; none where it imitates a teacher. Raises EarlError as `demonstrations`
+    does."""
     warm = config.warm_start
     return demonstrations(Path(warm.data), world.chat, world.rules) if warm.steps and warm.data else ()
 
@@ -257,8 +256,8 @@ class RolloutFragment:
 
     def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         self.config = config
-        self.world = world_of(config, tokenizer)
-        self._shown = shown(config, self.world)
+        self.world = episode_factory(config, tokenizer)
+        self._shown = read_warm_start(config, self.world)
         self.sampler = sampler
         self._kept: list[OrderedRows] = []  # demonstrations so far, where they are aggregated
         self.costs: Mapping[str, float] = {}  # costs of the last groups, by metric name
@@ -271,8 +270,8 @@ class RolloutFragment:
         nothing can be learned of the one before. `slots` by number, see `Draw`; labelled: ask the teacher beside."""
         self.sampler.most_waves()  # forgets those of before
         self._kept = []
-        world, played = grown(self.world, self.config, step), dict[int, Group]()
-        world = taught(world, self.config) if labelled else world
+        world, played = with_growth(self.world, self.config, step), dict[int, Group]()
+        world = with_teacher(world, self.config) if labelled else world
         first, left = 0, {**slots}
         while left:
             found = self._round(world, {first + slot: tasks[0] for slot, tasks in left.items()}, seed)
@@ -309,8 +308,8 @@ class RolloutFragment:
             chosen = [self._shown[derive(seed, "data", number) % len(self._shown)] for number in tasks]
             played, labels = [trajectory for trajectory, _ in chosen], [own for _, own in chosen]
         else:
-            world = limited(self.world, limit)
-            played, labels = demonstrated(world, self.config, tasks, seed, self.config.warm_start.noise)
+            world = with_context_limit(self.world, limit)
+            played, labels = teacher_episodes(world, self.config, tasks, seed, self.config.warm_start.noise)
         order = np.repeat(np.array([*tasks], np.int64), [num_rows(trajectory) for trajectory in played])
         return pack(played, labels), order
 
@@ -319,10 +318,10 @@ class RolloutFragment:
         return [evaluation.evaluated(self.world, sampler, match, 0, trees)[0] for match in matches]
 
     def limit(self, tokens: int) -> None:
-        self.world = limited(self.world, tokens)
+        self.world = with_context_limit(self.world, tokens)
 
 
-def demonstrated(
+def teacher_episodes(
     world: EpisodeFactory, config: Config, tasks: Mapping[int, Task], seed: int, noise: float
 ) -> tuple[list[Trajectory], list[Labels]]:
     """The teacher's episodes of tasks, by their numbers, and its labels. noise: see `drivers.demonstrate`."""
@@ -334,17 +333,17 @@ def demonstrated(
     return demonstrate(episodes, agents, noise)
 
 
-def taught(world: EpisodeFactory, config: Config) -> EpisodeFactory:
-    """The world with a teacher who labels each turn of the policy."""
+def with_teacher(world: EpisodeFactory, config: Config) -> EpisodeFactory:
+    """The factory with a teacher that labels each turn of the policy."""
     teachers = {one.env.name: one.warm_start.teacher for one in config.each_env()}
     return world.changed(lambda own: replace(own, teacher=agent(teachers[own.env], own.env)))
 
 
-def limited(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
+def with_context_limit(world: EpisodeFactory, tokens: int) -> EpisodeFactory:
     return world.changed(lambda own: replace(own, rules=own.rules.model_copy(update={"context_limit": tokens})))
 
 
-def grown(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
-    """The world with what holds at a step of training."""
+def with_growth(world: EpisodeFactory, config: Config, step: int) -> EpisodeFactory:
+    """The factory with the options of environments at a step of training."""
     share, envs = config.course(step), config.env.each
     return world.changed(lambda own: replace(own, options=envs[own.env].options_at(share)))

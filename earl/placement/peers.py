@@ -70,7 +70,7 @@ class Peers:
 
 
 @contextmanager
-def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Peers]:
+def start_peers(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Peers]:
     """Start `size` - 1 more processes and join them; they end with this context. rendezvous: a temporary file to find
     each other. command: the arguments of Python; rank, size, rendezvous are appended."""
     if size == 1:
@@ -89,7 +89,7 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
         for rank in range(1, size)
     ]
     try:
-        with joined(0, size, rendezvous, lambda: any(child.poll() is not None for child in children)) as peers:
+        with join_peers(0, size, rendezvous, lambda: any(child.poll() is not None for child in children)) as peers:
             yield peers
     finally:
         for child in children:
@@ -101,7 +101,7 @@ def together(size: int, rendezvous: Path, command: Sequence[str]) -> Iterator[Pe
 
 
 @contextmanager
-def joined(rank: int, size: int, rendezvous: Path, lost: Callable[[], bool] = lambda: False) -> Iterator[Peers]:
+def join_peers(rank: int, size: int, rendezvous: Path, lost: Callable[[], bool] = lambda: False) -> Iterator[Peers]:
     """Be one of `size` processes until the context ends. lost: tells, during set-up, whether another one has ended."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     with _naming_loss():

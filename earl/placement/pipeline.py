@@ -24,9 +24,9 @@ from earl.evaluation import Match
 from earl.matches import MatchResult
 from earl.parallel.layout import Choice, check_split
 from earl.parallel.memory import ModelShape
-from earl.placement.costs import chosen
+from earl.placement.costs import with_choice
 from earl.placement.episode_store import RowTable
-from earl.placement.fragment import demonstrated
+from earl.placement.fragment import teacher_episodes
 from earl.rollout.opponents import EMPTY, OpponentPool
 from earl.rollout.pack import Estimates, by_seat, credited, experiences, learnable, length_penalised, unlearned
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
@@ -169,9 +169,9 @@ class StepPipeline:
         self.algorithm = algorithm(config.algorithm.name, **config.algorithm.options)
         self._learnable = learnable(config)
         self._limit = config.context.first_limit
-        self._laid = config
+        self._laid_out = config
         self._version = 0
-        self._diverged: dict[str, float] = {}
+        self._kl_stats: dict[str, float] = {}
 
     def demonstrations(self, step: int, limit: int | None = None) -> StoredTrajectories:
         warm, shares = self.config.warm_start, opponents(self.config, taught=True)
@@ -212,17 +212,15 @@ class StepPipeline:
         if how.kl and not how.loss_kl:
             turns, divergences = self.learner.divergences(rows, how.kl_estimator)
             costs = turns, how.kl * divergences
-            self._diverged = {"kl_to_reference": float(divergences.mean())}
+            self._kl_stats = {"kl_to_reference": float(divergences.mean())}
         advantages = credited(own, groups, self._learnable, estimates, baselines, costs)
         return self.learner.complete(rows, advantages, reference=bool(how.loss_kl))
 
     def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:
-        """The roles' baselines for the step that follows."""
-        return baselines_after(baselines, self._charged(groups)) if self.algorithm.needs_baselines else {}
-
-    def _charged(self, groups: PlayedGroups) -> PlayedGroups:
-        """What is learned from, with the returns as they are learned."""
-        return length_penalised(self.learned(groups), self.config.context.length_penalty)
+        """The roles' baselines for the step that follows, from returns as they are learned."""
+        if not self.algorithm.needs_baselines:
+            return {}
+        return baselines_after(baselines, length_penalised(self.learned(groups), self.config.context.length_penalty))
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """The groups, without trajectories that the recipe does not learn from."""
@@ -244,7 +242,7 @@ class StepPipeline:
         """Learn from a batch; `step` counts RL steps from 1."""
         update = replace(self._update(step), distillation=distillation)
         stats = self.learner.update(batch, self.algorithm, update)
-        return stats | self._diverged | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
+        return stats | self._kl_stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
 
     def teacher_return(self) -> float:
         """Mean return of the teacher in as many episodes as a step has, against the opponents of the first step; 0: it
@@ -254,7 +252,7 @@ class StepPipeline:
             return 0.0
         seed = self._seed("teacher")
         tasks = draw_tasks(opponents(config), config.rollout.episodes, seed)
-        played, _ = demonstrated(self.world, config, dict(enumerate(tasks)), seed, 0.0)
+        played, _ = teacher_episodes(self.world, config, dict(enumerate(tasks)), seed, 0.0)
         found = float(np.mean([trajectory.reward for trajectory in played]))
         if found <= 0:
             raise EarlError(
@@ -275,12 +273,12 @@ class StepPipeline:
     def lay_out(self, choice: Choice, after: OutOfMemory | None = None) -> None:
         """Change a stage's layout between two steps; players get their current weights again. `after`: memory ran out.
         On a cluster only: elsewhere there is one layout. Raises WorkerLost: see `LearnerGroup.relayout`."""
-        self._laid = chosen(self._laid, choice)
+        self._laid_out = with_choice(self._laid_out, choice)
         if choice.stage == "rollout":
             self.relayout(choice.layout.dp, choice.layout.tp, self._version)
         else:
             learner: Any = self.learner
-            learner.relayout(self._laid, after)
+            learner.relayout(self._laid_out, after)
 
     def _update(self, step: int) -> Update:
         config, steps = self.config, self.config.run.steps

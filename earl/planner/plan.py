@@ -134,7 +134,7 @@ class Plan:
         return tuple(tp for tp in self.asked.tps if any(c.feasible and c.tp == tp for c in self.cells if c.waves))
 
     def as_object(self, price: float | None) -> dict[str, Any]:
-        """As JSON. `price` is per GPU-hour; None: without cost."""
+        """The plan as a JSON object. `price` is per GPU-hour; None: without cost."""
         asked = self.asked
         costs, config = asked.costs, asked.costs.config
         cluster, precision = costs.cluster, costs.engine(1).precision

@@ -16,7 +16,7 @@ from earl.parallel.hardware import GIB
 from earl.parallel.layout import Layout, Stage
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import uncalibrated
-from earl.planner.plan import Plan, Speedup, Switch
+from earl.planner.plan import Plan, Switch
 from earl.planner.stages import PlanCell, PredictedStep, StageTime
 from earl.planner.tracing import TracedPlan
 
@@ -116,8 +116,8 @@ def rollout_grid(plan: Plan) -> Grid:
         context = f"{first.context:,}" if first.tp == tps[0] else ""
         fast = [_speed(cell, chosen.get((cell.context, cell.responses)) == cell.tp) for cell in cells]
         split = f"{first.tp}" + f" x PP {first.pp}" * (first.pp > 1)
-        told = [split, f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
-        rows.append((context, *told, *fast))
+        columns = [split, f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
+        rows.append((context, *columns, *fast))
     return Grid(
         "Rollout: tokens per GPU and second, by responses that one copy of the engine is given at once",
         ("context", "TP", "GiB/GPU", "fit", "80 %", *(f"{load}  " for load in plan.asked.responses)),
@@ -144,13 +144,12 @@ def training_grid(plan: Plan) -> Grid:
 
 def map_grid(plan: Plan, before: int, after: int) -> Grid:
     """Contexts down, loads across: the gain of the larger split."""
-    found = {(e.context, e.responses): e for e in plan.map if (e.tp_from, e.tp_to) == (before, after)}
-    rows = [
-        (f"{context:,}", *(_gain(found[context, load]) for load in plan.asked.responses))
-        for context in plan.asked.contexts
-    ]
+    percents = {(e.context, e.responses): e.percent for e in plan.map if (e.tp_from, e.tp_to) == (before, after)}
+    gains = {place: NO_ROOM if gain is None else f"{gain:+.1f} %" for place, gain in percents.items()}
+    loads = plan.asked.responses
+    rows = [(f"{context:,}", *(gains[context, load] for load in loads)) for context in plan.asked.contexts]
     title = f"What TP {after} gains over TP {before}, (TGS({after}) - TGS({before})) / TGS({before}), by responses"
-    return Grid(title, ("context", *(f"{load}" for load in plan.asked.responses)), tuple(rows))
+    return Grid(title, ("context", *map(str, loads)), tuple(rows))
 
 
 def _by_layout(cells: Iterable[PlanCell]) -> list[list[PlanCell]]:
@@ -178,12 +177,8 @@ def _spread(cells: Sequence[PlanCell]) -> str:
     return f"±{max(shares):.0%}" if shares else ""
 
 
-def _gain(entry: Speedup) -> str:
-    return NO_ROOM if entry.percent is None else f"{entry.percent:+.1f} %"
-
-
 def head(plan: Plan) -> list[str]:
-    """What was asked for, the assumptions, and the meaning of the marks."""
+    """Lines on the question, the assumptions, and the meaning of the marks."""
     asked, costs = plan.asked, plan.asked.costs
     config, cluster, precision = costs.config, costs.cluster, costs.engine(1).precision
     hosts = f"{cluster.hosts:,} host{'s' * (cluster.hosts != 1)} of {cluster.gpus_per_host}"
@@ -204,7 +199,7 @@ def head(plan: Plan) -> list[str]:
 
 
 def _calibrated(costs: CostModel) -> list[str]:
-    """What the rollout's intervals rest on, if it is not the tables alone."""
+    """A line on the measurements behind the rollout's intervals, or on those that are missing."""
     if costs.measured:
         return [f"rollout: {costs.measured.text}"]
     engine = costs.engine(1)
@@ -218,7 +213,7 @@ def _calibrated(costs: CostModel) -> list[str]:
 
 
 def switch_lines(plan: Plan) -> list[str]:
-    """Where the choice changes as contexts grow, a line for each stage and load."""
+    """A line for each stage and load: the contexts at which the choice changes."""
     lines = []
     for (stage, load), runs in groupby(plan.switches, attrgetter("stage", "responses")):
         first, *others = runs
@@ -247,14 +242,14 @@ def _step_text(each: PredictedStep) -> str:
     return "; ".join([layouts, *each.idle])
 
 
-def without_room(plan: Plan) -> list[str]:
+def without_fit(plan: Plan) -> list[str]:
     """Splits that fit at no context, with the reason."""
     found = {cell.tp: cell for cell in reversed(plan.cells) if cell.stage == "rollout" and cell.tp not in plan.fitting}
     return [f"rollout, TP {tp} at every context: {found[tp].verdict}" for tp in sorted(found)]
 
 
-def uncertain(plan: Plan) -> str:
-    """How many choices lie within the model's error."""
+def uncertain_choices(plan: Plan) -> str:
+    """The number of choices that lie within the model's error."""
     picks = [choice for choice in plan.choices if choice.tp is not None]
     count = sum(not choice.certain for choice in picks)
     return f"{count} of {len(picks)} choices lie within 80 % of the next best: measure these before relying on them"
@@ -265,25 +260,21 @@ def _split(run: Switch) -> str:
 
 
 def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
-    """What the learner's own code took, and where that is not what the plan says; empty without a trace."""
+    """The tables of a trace of the learner's code, and its differences from the plan; none without a trace."""
     if traced is None:
         return ()
     stages, job = traced.trace.stages, traced.trace.job
-    of_stages, sums, units = [], [], {"GiB": GIB, "TFLOP": TERA}
+    of_stages, exchanges, operators, sums, units = [], [], [], [], {"GiB": GIB, "TFLOP": TERA}
     for own in stages:
         sizes = [f"{size / GIB:.2f}" for size in (own.held_bytes, own.peak_bytes, own.exchanged())]
         of_stages.append((own.stage, *sizes, f"{sum(own.flops.values()) / TERA:.2f}"))
+        operators += [(own.stage, name, f"{count / TERA:.3f}") for name, count in sorted(own.flops.items())]
+        for one in own.exchanges:
+            counts = (f"{one.ranks}", f"{one.count:,}", f"{one.bytes / GIB:.3f}")
+            exchanges.append((own.stage, f"{one.operation}, {one.group}", *counts))
     for each in traced.comparisons:
         sizes = [f"{size / units[each.unit]:.2f}" for size in (each.traced, each.planned)]
         sums.append((each.what, each.unit, *sizes, f"{each.percent:+.1f} %"))
-    exchanges = [
-        (own.stage, f"{each.operation}, {each.group}", f"{each.ranks}", f"{each.count:,}", f"{each.bytes / GIB:.3f}")
-        for own in stages
-        for each in own.exchanges
-    ]
-    operators = [
-        (own.stage, name, f"{count / TERA:.3f}") for own in stages for name, count in sorted(own.flops.items())
-    ]
     title = (
         f"Traced: {traced.choice}, rank {job.rank} of {job.layout.size:,}, {job.micro_batches} micro-batches with rows "
         f"of {job.row_tokens:,} tokens; the learner's own code on tensors without numbers"
@@ -316,14 +307,14 @@ def sheet(plan: Plan, price: float | None) -> Sheet:
     return Sheet(
         head=tuple(head(plan)),
         grids=(rollout_grid(plan), *maps, training_grid(plan)),
-        choices=(*step_lines(plan), *switch_lines(plan), *without_room(plan), uncertain(plan), *narrower(plan)),
+        choices=(*step_lines(plan), *switch_lines(plan), *without_fit(plan), uncertain_choices(plan), *fp8_hint(plan)),
         step=(step_grid(plan.steps, price), *dispatched),
         traced=trace_grids(plan.traced),
     )
 
 
-def narrower(plan: Plan) -> list[str]:
-    """What weights in 8 bits would make of the longest step's rollout, and the risk."""
+def fp8_hint(plan: Plan) -> list[str]:
+    """Lines on the longest step's rollout with weights in 8 bits, and the risk."""
     costs, steps = plan.asked.costs, [step for step in plan.steps if step.parts]
     precision = costs.engine(1).precision
     if not steps or costs.measured or precision.weights not in ("bf16", "fp16") or costs.device.fewest_bits > 8:
@@ -345,7 +336,7 @@ def narrower(plan: Plan) -> list[str]:
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def emitted(plan: Plan, target: str) -> list[str]:
+def launch_flags(plan: Plan, target: str) -> list[str]:
     """A comment and a line of flags for each context."""
     flags = tomllib.loads(files("earl.planner").joinpath("emit.toml").read_text(encoding="utf-8"))[target]
     cells = {(cell.context, cell.dp, cell.tp): cell for cell in plan.cells if cell.stage == "update"}
@@ -355,9 +346,9 @@ def emitted(plan: Plan, target: str) -> list[str]:
         if "rollout" in layouts and "update" in layouts:
             own, other = layouts["rollout"], layouts["update"]
             pipeline = f" x PP {own.pp}" * (own.pp > 1)
-            told = f"rollout {own.dp} x TP {own.tp}{pipeline}, update {other.dp} x TP {other.tp}"
+            layout = f"rollout {own.dp} x TP {own.tp}{pipeline}, update {other.dp} x TP {other.tp}"
             values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
-            lines += [f"# context {step.context}: {told}"]
+            lines += [f"# context {step.context}: {layout}"]
             lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
         else:
             lines += [f"# context {step.context}: {step.verdict}"]

@@ -1,12 +1,13 @@
 """Cells of the stages: rollout by context, load and split; experience preparation and update by context and split."""
 
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 from earl.dispatch.predicted_cost import RATES, CostLine, DispatchJob, entry, load_at
 from earl.dispatch.rows import LEARNED
 from earl.dispatch.rows import columns as named
-from earl.parallel.cost_model import guessed
+from earl.parallel.cost_model import with_interval
 from earl.parallel.hardware import GIB
 from earl.parallel.layout import Choice, Layout, Stage, verdict
 from earl.parallel.memory import Estimate
@@ -50,11 +51,11 @@ class PlanCell:
 
     @property
     def as_object(self) -> dict[str, Any]:
-        told = asdict(self)
-        needed, room, fast = told.pop("memory_bytes"), told.pop("room_bytes"), told.pop("throughput") or {}
+        fields = asdict(self)
+        needed, room, fast = fields.pop("memory_bytes"), fields.pop("room_bytes"), fields.pop("throughput") or {}
         speed = {end: fast.get(name) for end, name in (("", "value"), ("_low", "low"), ("_high", "high"))}
         return {
-            **told,
+            **fields,
             "oversubscription": _rounded(self.oversubscription),
             **{f"tokens_per_gpu_s{end}": _rounded(value) for end, value in speed.items()},
             "origin": "predicted",
@@ -141,12 +142,7 @@ def step(asked: Question, context: int, sampling: int, learning: int) -> Predict
     possible = costs.rollout_choices(sampling)
     rollouts = [choice for choice in possible if choice.layout.tp in asked.tps] or possible
     first, last = costs.best(rollouts, load), update_choice(asked, context, learning)
-    obstacles = {
-        first.stage: costs.obstacle(first, load),
-        last.stage: costs.obstacle(last, costs.largest(load)),
-    }
-    missing = [stage for stage, why in obstacles.items() if why]
-    if missing:
+    if missing := [own.stage for own, at in ((first, load), (last, costs.largest(load))) if costs.obstacle(own, at)]:
         return PredictedStep(context, episodes, tokens, gpus, (), f"{' and '.join(missing)}: no layout fits", None, ())
     planned = DispatchJob(costs.cluster, costs.shape, context, episodes, first.layout, last.layout, shared, True)
     moved = entry(planned, named(LEARNED), (*RATES, costs.network_gbps))
@@ -190,7 +186,7 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
         tp=layout.tp,
         pp=layout.pp,
         feasible=found.running > 0,
-        verdict=_verdict(found, engine, context, responses, room),
+        verdict=_verdict(found, engine, context, responses, (held, room)),
         memory_bytes=held + found.kv_bytes if found.running else int(held + context * engine.token_bytes),
         room_bytes=room,
         kv_tokens_capacity=found.kv_tokens_capacity,
@@ -199,9 +195,10 @@ def _rollout_cell(asked: Question, context: int, responses: int, layout: Layout)
     )
 
 
-def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room: int) -> str:
-    """Why a load fits, and its cost in waves and memory."""
-    held = engine.weight_bytes + engine.reserve_bytes(fitted(engine).values)
+def _verdict(found: Rollout, engine: Engine, context: int, responses: int, sizes: tuple[int, int]) -> str:
+    """Why a load fits or not, and its cost in waves and memory. sizes: bytes of weights and workspace on a GPU, and
+    those that the engine may take."""
+    held, room = sizes
     if not found.kv_tokens_capacity:
         alone = f"weights and workspace alone take {held / GIB:.1f} GiB of each GPU"
         return f"out of memory: {alone}, the engine may take {room / GIB:.1f}"
@@ -215,25 +212,20 @@ def _verdict(found: Rollout, engine: Engine, context: int, responses: int, room:
         why = f"{engine.software.name} runs at most {found.running} sequences at once"
     asked = responses * context
     need = (held + asked * engine.token_bytes) / GIB
-    times = asked / found.kv_tokens_capacity
     return (
-        f"{why}, in {found.waves} waves; all at once would be {times:.1f} times as many tokens and need "
-        f"{need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
+        f"{why}, in {found.waves} waves; all at once would be {asked / found.kv_tokens_capacity:.1f} times as many "
+        f"tokens and need {need:.1f} GiB on each GPU: an engine that cannot let responses wait runs out of memory"
     )
 
 
 def training_cells(asked: Question, gpus: int) -> list[PlanCell]:
     """Cells of both learner stages at every context, for every split that the heads allow; `gpus` learn."""
-    splits: dict[int, list[Layout]] = {}
+    by_tp: dict[int, list[Layout]] = {}
     for layout in learner_layouts(asked, gpus):
-        splits.setdefault(layout.tp, []).append(layout)
+        by_tp.setdefault(layout.tp, []).append(layout)
     stages: tuple[Stage, ...] = ("experience", "update")
-    return [
-        _training_cell(asked, stage, context, ways)
-        for stage in stages
-        for context in asked.contexts
-        for ways in splits.values()
-    ]
+    points = product(stages, asked.contexts, by_tp.values())
+    return [_training_cell(asked, stage, context, layouts) for stage, context, layouts in points]
 
 
 def update_choice(asked: Question, context: int, gpus: int) -> Choice:
@@ -270,6 +262,6 @@ def _training_cell(asked: Question, stage: Stage, context: int, layouts: list[La
         verdict=f"out of memory: {words}" if need.why_not and need.needed_bytes else words,
         memory_bytes=need.needed_bytes,
         room_bytes=need.room_bytes,
-        throughput=None if need.why_not else guessed(speed),
+        throughput=None if need.why_not else with_interval(speed),
         step_seconds=costs.seconds(way, load),
     )

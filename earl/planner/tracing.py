@@ -13,7 +13,7 @@ from earl.parallel.footprint import Training
 from earl.parallel.layout import Choice
 from earl.parallel.memory import Load
 from earl.parallel.throughput.step import parts
-from earl.parallel.traced import StageTrace, Trace, TraceJob
+from earl.parallel.traced import Trace, TraceJob
 from earl.planner.question import Question
 from earl.planner.stages import update_choice
 
@@ -27,7 +27,7 @@ class Comparison:
 
     @property
     def percent(self) -> float:
-        """By how much the trace is above the plan."""
+        """The difference of the trace from the plan."""
         return (self.traced / self.planned - 1) * 100 if self.planned else 0.0
 
 
@@ -54,11 +54,11 @@ class TraceQuestion:
     job: TraceJob
 
     def answered(self, trace: Trace) -> TracedPlan:
-        return TracedPlan(self.choice, trace, tuple(compared(self.costs, self.choice, self.load, trace)))
+        return TracedPlan(self.choice, trace, tuple(compare(self.costs, self.choice, self.load, trace)))
 
 
 def trace_question(asked: Question, learning: int) -> TraceQuestion:
-    """What to trace of a plan whose learner has `learning` GPUs. Raises EarlError when nothing fits."""
+    """The update to trace in a plan whose learner has `learning` GPUs. Raises EarlError when nothing fits."""
     costs = asked.costs
     for context in reversed(asked.contexts):
         load = costs.largest(load_at(costs.config.rollout.episodes, context))
@@ -73,25 +73,27 @@ def trace_question(asked: Question, learning: int) -> TraceQuestion:
     raise EarlError(f"no update fits on {costs.cluster.where}, so there is nothing to trace; name more GPUs")
 
 
-def compared(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list[Comparison]:
+def compare(costs: CostModel, choice: Choice, load: Load, trace: Trace) -> list[Comparison]:
     """The plan's sums beside the trace's."""
     update, experience = choice, replace(choice, stage="experience")
     passes, learned = costs.learner_peak(experience, load), costs.learner_peak(update, load)
     held = passes.weights + passes.optimizer + passes.reference
     before = max(trace.stage(name).peak_bytes for name in ("experience", "recording"))
     way, traced = costs.training(choice, load), trace.stage("update")
+    # Without attention, which a trace counts as if it were not causal.
+    products = sum(number for name, number in traced.flops.items() if "attention" not in name)
     return [
         Comparison("held between stages", "GiB", traced.held_bytes, held),
         Comparison("peak of experience", "GiB", before, passes.peak),
         Comparison("peak of the update", "GiB", traced.peak_bytes, learned.peak),
         *_exchanges(costs, way, trace),
-        Comparison("matrix products of the update", "TFLOP", _products(traced), _planned_products(costs, way, trace)),
+        Comparison("matrix products of the update", "TFLOP", products, _planned_products(costs, way, trace)),
     ]
 
 
 def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison]:
-    """Of the ranks that share the weights of one tensor-parallel part: the plan fetches weights twice for every
-    micro-batch, for the forward and the backward pass, and sends gradients once."""
+    """Compare the exchanges of ranks that share the weights of one tensor-parallel part: the plan fetches weights twice
+    for every micro-batch, for the forward and the backward pass, and sends gradients once."""
     if way.layout.shards == 1:
         return []
     numbers = costs.shape.parameters / way.tp * trace.job.micro_batches
@@ -105,13 +107,8 @@ def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison
     ]
 
 
-def _products(stage: StageTrace) -> int:
-    """Without attention, which a trace counts as if it were not causal."""
-    return sum(number for name, number in stage.flops.items() if "attention" not in name)
-
-
 def _planned_products(costs: CostModel, way: Training, trace: Trace) -> float:
-    """With the passes that the plan reckons with."""
+    """Operations in matrix products, with the passes that the plan counts."""
     own = parts(costs.shape)
     forward = 2 * (own.dense + own.experts * own.share + own.head) * way.portion / way.tp
     return forward * (1 + BACKWARD + way.recompute) * trace.job.micro_batches

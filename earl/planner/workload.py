@@ -36,7 +36,7 @@ class TracedCall:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What calls take of a resource at some size of it."""
+    """Times and use of a resource of some size under the recorded calls."""
 
     resource: str  # `CORES`, or the tool whose calls run at the same time
     units: int
@@ -45,7 +45,7 @@ class Needed:
     use: float  # share of the units over the time from the first call to the last
 
 
-def of_file(path: Path) -> list[TracedCall]:
+def read_calls(path: Path) -> list[TracedCall]:
     """The calls in a CSV file with `NEEDED`, and perhaps `tool` and `episode`. Raises EarlError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -59,12 +59,11 @@ def _of_row(row: dict[str, str], number: int) -> TracedCall:
     arrival, duration, width = (float(row[name]) for name in NEEDED)
     if not width.is_integer():
         raise ValueError(f"a width of {width}")
-    return TracedCall(
-        row.get("episode") or str(-number), row.get("tool") or "call", arrival, arrival, duration, int(width)
-    )
+    episode, tool = row.get("episode") or str(-number), row.get("tool") or "call"
+    return TracedCall(episode, tool, arrival, arrival, duration, int(width))
 
 
-def of_call(episode: str, call: ToolCall) -> TracedCall:
+def recorded_call(episode: str, call: ToolCall) -> TracedCall:
     """A call that a run recorded. Raises EarlError."""
     began = call.asked + call.queue_seconds
     made = partial(TracedCall, episode, call.tool, call.asked, began, call.run_seconds, call.cores)
@@ -74,9 +73,8 @@ def of_call(episode: str, call: ToolCall) -> TracedCall:
 def _checked(made: Callable[[], TracedCall], where: str) -> TracedCall:
     try:
         call = made()
-        if not (
-            all(0 <= value < MOST_SECONDS for value in (call.arrival, call.duration)) and call.began >= call.arrival
-        ):
+        sound = all(0 <= time < MOST_SECONDS for time in (call.arrival, call.duration)) and call.began >= call.arrival
+        if not sound:
             raise ValueError("a time that no clock shows")
         if not 0 <= call.width < MOST_UNITS:
             raise ValueError(f"a width of {call.width}")
@@ -108,19 +106,19 @@ def _sizes(calls: Sequence[TracedCall], resource: str, wanted: float | None) -> 
     enough = max(1.02 * free, free + 1e-3) if wanted is None else wanted
     tried = []
     for power in count():
-        tried.append(_played(calls, own, resource, least << power))
+        tried.append(_replay(calls, own, resource, least << power))
         if tried[-1].completion_seconds <= enough or least << power > MOST_UNITS:
             break
     if wanted is None:
         return tried
     low, high = (tried[-2].units if len(tried) > 1 else least - 1), tried[-1]
     while high.units - low > 1:
-        middle = _played(calls, own, resource, (low + high.units) // 2)
+        middle = _replay(calls, own, resource, (low + high.units) // 2)
         low, high = (low, middle) if middle.completion_seconds <= wanted else (middle.units, high)
     return [high]
 
 
-def _played(calls: Sequence[TracedCall], own: Sequence[TracedCall], resource: str, units: int) -> Needed:
+def _replay(calls: Sequence[TracedCall], own: Sequence[TracedCall], resource: str, units: int) -> Needed:
     widths, serial = _fitted(own)
     queue = ActionQueue({resource: units}, {tool: ToolCost(resource, able) for tool, able in widths.items()})
     first = min(call.arrival for call in calls)

@@ -5,7 +5,7 @@
 Broken rules are refused with the value, the rule and the cure; nothing is corrected silently.
 """
 
-from earl.preflight.cluster import check_address
+from earl.preflight.placement import check_address
 from earl.preflight.plan import RunPlan, check_player, preflight
 from earl.preflight.prompts import risks
 

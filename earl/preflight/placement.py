@@ -1,25 +1,112 @@
-"""Arranges learner and samplers on devices as `earl plan` does, and checks that they can be built and fit."""
+"""Where a run is carried out and whether it fits there: placement, devices, the engine, layouts, memory and disk.
 
+Settings that a recipe leaves open are decided here once and written into it, the layouts as `earl plan` chooses them.
+"""
+
+import os
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from earl.config import Config
 from earl.dispatch.predicted_cost import load_at
 from earl.engine.samplers import check_alone
-from earl.errors import EarlError
+from earl.engine.source import folder_of, is_here, known_shape
+from earl.errors import EarlError, setting
 from earl.formats import size
-from earl.parallel.cost_model import OWN, CostModel, differing
+from earl.parallel.cost_model import OWN, CostModel, policies_differ
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
-from earl.parallel.hardware import GIB
+from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
 from earl.parallel.layout import check_shared, check_split, learner_layout, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
-from earl.placement.costs import chosen, now
+from earl.placement.costs import current_choice, with_choice
+from earl.placement.ray.inventory import here, installed, inventory, on_this_machine
 from earl.placement.ray.placement_spec import Fragment, slots_of, spec_of
-from earl.preflight.cluster import Site, memory_bytes
 
-PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
+CURES = {
+    "ray": "pip install 'earl[ray]', or leave the run embedded",
+    "vllm": "pip install 'earl[vllm]' on a machine with GPUs, or set sampler.engine to local",
+    "peft": "pip install 'earl[lora]', or set learner.lora_rank to 0",
+}
+"""Cure by library, when a setting needs one that is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    kind: str  # embedded, colocated or disaggregated
+    engine: str  # local or vllm
+    cluster: ClusterSpec
+    on_paper: bool  # whether the cluster is only described, to plan a run elsewhere
+
+    @property
+    def gpus(self) -> bool:
+        return self.kind != "embedded" and self.cluster.gpus > 0
+
+
+def survey(config: Config, dry: bool) -> Site:
+    """Determine the site of a recipe. Raises EarlError when something that it needs is missing or does not answer.
+    In a `dry` run, GPUs that --gpus names need not exist, and no cluster is contacted."""
+    place, engine = config.placement, config.sampler.engine
+    with setting("placement.gpus"):
+        asked = of_gpus(place.gpus) if place.gpus else None
+    kind: str = place.kind
+    if kind == "auto":
+        named = place.address is not None or asked is not None
+        kind = "colocated" if named or (here(0).gpus and installed("ray")) else "embedded"
+    on_paper = dry and (asked is not None or place.address is not None)
+    needs = {
+        "ray": (kind != "embedded", f"placement.kind = {kind!r}"),
+        "vllm": (engine == "vllm", "sampler.engine = 'vllm'"),
+        "peft": (config.learner.lora_rank > 0, f"learner.lora_rank = {config.learner.lora_rank}"),
+    }
+    for library, (needed, what) in needs.items():
+        if needed and not on_paper and not installed(library):
+            raise EarlError(f"{what} needs {library}, which is not installed; {CURES[library]}")
+    if on_paper:
+        cluster = asked or ClusterSpec("", 1, None, None)
+        if place.address:
+            cluster = replace(cluster, where=f"the Ray cluster at {place.address}, which was not asked what it has")
+    elif kind == "embedded" or not place.address:
+        cluster = here(memory_bytes())
+    else:
+        cluster = inventory(place.address)
+    if asked and kind != "embedded" and not on_paper:
+        cluster = _allowed(cluster, asked)
+    if engine == "auto":
+        engine = "vllm" if kind != "embedded" and cluster.gpus and (on_paper or installed("vllm")) else "local"
+    return Site(kind, engine, cluster, on_paper)
+
+
+def check_address(config: Config, given: bool) -> None:
+    """Raises EarlError for a remote address that was not `given` on this command line.
+    So a recipe from someone else, or a run's own, cannot make earl contact a host."""
+    address = config.placement.address
+    if address is not None and not given and not on_this_machine(address):
+        raise EarlError(
+            f"placement.address = {address!r} is in the recipe alone: earl would contact that host; "
+            f"permit that with --address {shlex.quote(address)}, or name another"
+        )
+
+
+def _allowed(found: ClusterSpec, asked: ClusterSpec) -> ClusterSpec:
+    """The part of a cluster that `--gpus` allows. Raises EarlError when there is less, or another kind."""
+    if asked.gpus > found.gpus or asked.gpus_per_host > found.gpus_per_host:
+        raise EarlError(
+            f"placement.gpus asks for {asked.hosts} x {asked.gpus_per_host} = {asked.gpus} GPUs, {found.where} has "
+            f"{found.holds}; name what there is, or another cluster with --address; --dry-run alone plans for GPUs "
+            "that are elsewhere"
+        )
+    if found.device and asked.device and found.device.kind != asked.device.kind:
+        raise EarlError(
+            f"placement.gpus asks for {asked.device.kind}, the GPUs of {found.where} are {found.device.kind}; "
+            f"set it to {asked.hosts}x{asked.gpus_per_host}x{found.device.kind}"
+        )
+    device = found.device or asked.device
+    return replace(found, hosts=asked.hosts, gpus=asked.gpus, gpus_per_host=asked.gpus_per_host, device=device)
 
 
 def costs_at(config: Config, shape: ModelShape, site: Site) -> CostModel:
@@ -33,12 +120,12 @@ def longest_load(config: Config, shape: ModelShape) -> Load:
     return load_at(config.rollout.episodes, config.context.ceiling or max(grown, config.context.first_limit))
 
 
-def decided(config: Config, shape: ModelShape, site: Site) -> Config:
+def fill_open_settings(config: Config, shape: ModelShape, site: Site) -> Config:
     """The recipe with everything that it leaves open decided, so that a run continues unchanged elsewhere. On GPUs the
     layouts are those of `earl plan` for the recipe's longest context."""
     dtype = "bfloat16" if site.gpus and "dtype" not in config.learner.model_fields_set else config.learner.dtype
     config = config.changed(placement={"kind": site.kind}, sampler={"engine": site.engine}, learner={"dtype": dtype})
-    weighs = differing(config, site.engine == "vllm", dtype)
+    weighs = policies_differ(config, site.engine == "vllm", dtype)
     corrected = {"correction": "token"} if weighs and "correction" not in config.algorithm.model_fields_set else {}
     if not site.gpus:
         return config.changed(algorithm=corrected)
@@ -46,7 +133,7 @@ def decided(config: Config, shape: ModelShape, site: Site) -> Config:
     learning, sampling = costs.shares(load)
     first = costs.best(costs.rollout_choices(sampling), load)
     last = costs.best_update(costs.learner_layouts(learning), load)
-    return chosen(chosen(config, first), last).changed(algorithm=corrected)
+    return with_choice(with_choice(config, first), last).changed(algorithm=corrected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +153,17 @@ class Placed:
 
 
 def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
-    """Where a decided recipe runs. Raises EarlError when learner and samplers cannot be built, or do not fit."""
+    """Arrange a decided recipe on its devices. Raises EarlError when learner and samplers cannot be built, or do not
+    fit."""
     place, embedded = config.placement, site.kind == "embedded"
     costs, load = costs_at(config, shape, site), longest_load(config, shape)
     check_shared(shape, learner_layout(place))
     check_split(shape, "sampler.tp", config.sampler.tp, replicated=site.engine == "vllm")
     learner = _learner_bytes(costs, load)
-    if not embedded:
-        if place.environments and place.max_staleness:
-            raise EarlError(
-                f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
-                "episodes that run ahead of the learner live with their samplers; leave one of the two out"
-            )
-        if site.engine != "vllm":
-            check_alone(config, config.sampler.tp)
-        _check_devices(config, site)
-        if site.gpus:
-            _check_gpu(costs, load)
-        else:
-            _check_hosts(costs, site, load, learner)
+    if embedded:
+        check_memory(config, shape)
+    else:
+        _check_actors(costs, site, load, learner)
     device = site.cluster.device if site.gpus else None
     rollout, gpus = _sampler_bytes(costs, load, config.run.processes if embedded else place.samplers), site.cluster.gpus
     return Placed(
@@ -100,8 +179,25 @@ def check_placement(config: Config, shape: ModelShape, site: Site) -> Placed:
     )
 
 
+def _check_actors(costs: CostModel, site: Site, load: Load, learner: LearnerBytes) -> None:
+    """Check that the actors of a cluster can be placed, and fit."""
+    config, place = costs.config, costs.config.placement
+    if place.environments and place.max_staleness:
+        raise EarlError(
+            f"placement.environments = {place.environments} and placement.max_staleness = {place.max_staleness}: "
+            "episodes that run ahead of the learner live with their samplers; leave one of the two out"
+        )
+    if site.engine != "vllm":
+        check_alone(config, config.sampler.tp)
+    _check_devices(config, site)
+    if site.gpus:
+        _check_gpu(costs, load, learner)
+    else:
+        _check_hosts(costs, site, load, learner)
+
+
 def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
-    config, own = costs.config, now(costs.config, "update")
+    config, own = costs.config, current_choice(costs.config, "update")
     if config.placement.kind != "embedded":
         return costs.learner_peak(own, costs.largest(load))
     return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True))
@@ -117,24 +213,12 @@ def _sampler_bytes(costs: CostModel, load: Load, copies: int) -> dict[str, int]:
 
 def _idle(costs: CostModel) -> tuple[str, ...]:
     """In words, which GPUs have nothing to do, and why."""
-    gpus, sampling, learning = costs.cluster.gpus, now(costs.config, "rollout"), now(costs.config, "update")
-    if costs.config.placement.kind == "colocated":
+    gpus, config = costs.cluster.gpus, costs.config
+    sampling, learning = current_choice(config, "rollout"), current_choice(config, "update")
+    if config.placement.kind == "colocated":
         return tuple(filter(None, (costs.idle(learning, gpus), costs.idle(sampling, gpus))))
     left = gpus - sampling.layout.size - learning.layout.size
     return (f"{left} of {gpus} GPUs idle always: neither learner nor samplers divide them",) if left > 0 else ()
-
-
-def context_room(config: Config, shape: ModelShape, site: Site) -> int:
-    """Tokens of the longest context that memory allows.
-
-    On GPUs a copy of vLLM must hold one, earl's own sampler all of its share. On CPUs the keys and values of a step's
-    episodes may take half of the machine's memory, or a single context all of `sampler.kv_cache_gib`.
-    """
-    costs, tp = costs_at(config, shape, site), config.sampler.tp
-    if not site.gpus and (site.engine == "vllm" or config.sampler.cache_bytes is None):
-        return memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
-    held = 1 if costs.paged else -(-config.rollout.episodes // config.placement.samplers)
-    return costs.engine(tp).kv_tokens(costs.values) // held
 
 
 def _check_devices(config: Config, site: Site) -> None:
@@ -151,8 +235,8 @@ def _check_devices(config: Config, site: Site) -> None:
     need, widest = sum(bundles), max(bundles)
     if need > have:
         raise EarlError(
-            f"{_asked(config)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower placement.dp, "
-            "placement.tp, placement.cp, placement.samplers or sampler.tp, or add hosts"
+            f"{_device_product(config)} = {need} {device}, {site.cluster.where} has {site.cluster.holds}; lower "
+            "placement.dp, placement.tp, placement.cp, placement.samplers or sampler.tp, or add hosts"
         )
     if widest > host:
         raise EarlError(
@@ -165,7 +249,7 @@ def _check_devices(config: Config, site: Site) -> None:
         )
 
 
-def _asked(config: Config) -> str:
+def _device_product(config: Config) -> str:
     place, turns = config.placement, " in turns" if config.placement.kind == "colocated" else ""
     cp = f" x placement.cp {place.cp}" if place.cp > 1 else ""
     return (
@@ -174,18 +258,18 @@ def _asked(config: Config) -> str:
     )
 
 
-def _check_gpu(costs: CostModel, load: Load) -> None:
+def _check_gpu(costs: CostModel, load: Load, learner: LearnerBytes) -> None:
     """One GPU holds its part of the learner, and, taking turns or apart, its part of a sampler."""
-    config, kind = costs.config, costs.device.kind
-    place, most = config.placement, costs.largest(load)
-    need = costs.need(now(config, "update"), most)
+    config, kind, most = costs.config, costs.device.kind, costs.largest(load)
+    need = costs.need(current_choice(config, "update"), most)
     if need.why_not:
+        largest = sorted(learner.parts.items(), key=lambda part: -part[1])[:4]
+        parts = ", ".join(f"{name} {size(count)}" for name, count in largest if count)
         raise EarlError(
-            f"the learner needs {size(need.needed_bytes)} on each GPU under {learner_layout(place).words} "
-            f"({_parts(_learner_bytes(costs, load))}), one {kind} has {size(costs.memory_bytes)}; "
-            f"{' or '.join(_cures(costs, most))}"
+            f"the learner needs {size(need.needed_bytes)} on each GPU under {learner_layout(config.placement).words} "
+            f"({parts}), one {kind} has {size(costs.memory_bytes)}; {' or '.join(_cures(costs, most))}"
         )
-    need = costs.need(now(config, "rollout"), load)
+    need = costs.need(current_choice(config, "rollout"), load)
     if need.why_not:
         sampler = _sampler_bytes(costs, replace(load, sequences=1), 1)
         raise EarlError(
@@ -198,7 +282,7 @@ def _check_gpu(costs: CostModel, load: Load) -> None:
 
 def _cures(costs: CostModel, load: Load) -> list[str]:
     """Each change that would make the learner fit by itself; general advice when none does."""
-    own, place = now(costs.config, "update"), costs.config.placement
+    own, place = current_choice(costs.config, "update"), costs.config.placement
 
     def suffices(dp: int, tp: int, **other: Any) -> bool:
         return not costs.obstacle(replace(own, layout=replace(own.layout, dp=dp, tp=tp), **other), load)
@@ -220,6 +304,9 @@ def _cures(costs: CostModel, load: Load) -> list[str]:
     return cures or ["choose a smaller model, or more GPUs with learner.recompute and learner.offload"]
 
 
+PROCESS_BYTES = 200 << 20  # minimum of a Python process that has loaded torch and Ray
+
+
 def _check_hosts(costs: CostModel, site: Site, load: Load, learner: LearnerBytes) -> None:
     if site.cluster.memory_bytes is None:
         return
@@ -232,11 +319,91 @@ def _check_hosts(costs: CostModel, site: Site, load: Load, learner: LearnerBytes
     have = site.cluster.memory_bytes * site.cluster.hosts
     if need > have:
         raise EarlError(
-            f"{_asked(config)} = {ranks} + {sampling} processes need {size(need)} of memory, "
+            f"{_device_product(config)} = {ranks} + {sampling} processes need {size(need)} of memory, "
             f"{site.cluster.where} has {size(have)}; choose a smaller model or fewer of them"
         )
 
 
-def _parts(learner: LearnerBytes) -> str:
-    parts = sorted(learner.parts.items(), key=lambda part: -part[1])
-    return ", ".join(f"{name} {size(count)}" for name, count in parts[:4] if count)
+FLOAT_BYTES = 4
+COPIES = 7
+"""Copies of every parameter per process: weights, gradients, two moments, two samplers, one message."""
+EPISODE_BYTES = 4096  # approximate size of an episode's Python objects
+KEPT = 4  # checkpoints on disk: the last two, the best, and the one being written
+SMALL_TOKENIZER_BYTES = 1 << 16
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def memory_bytes() -> int:
+    """The machine's memory, or the container's limit."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.is_file() else "max"
+    return min(physical, int(limit)) if limit.isdigit() else physical
+
+
+def check_memory(config: Config, shape: ModelShape) -> None:
+    """Raises EarlError when the weights and the episodes of one step alone exceed the machine's memory."""
+    copies = COPIES + (config.algorithm.kl > 0)
+    weights, room = shape.parameters * FLOAT_BYTES * copies * config.run.processes, memory_bytes()
+    largest = max(config.rollout.episodes, config.warm_start.episodes if config.warm_start.steps else 0)
+    episodes = largest * EPISODE_BYTES + config.rollout.episodes * kv_bytes(shape)
+    if weights + episodes > room:
+        raise EarlError(
+            f"a model of {shape.parameters:,} parameters needs {size(weights)} to be trained by "
+            f"{config.run.processes} processes, {largest:,} episodes per step need more than {size(episodes)}, and "
+            f"this machine has {size(room)}; choose a smaller model, or lower run.processes, rollout.episodes or "
+            "warm_start.episodes"
+        )
+
+
+def context_room(config: Config, shape: ModelShape, site: Site) -> int:
+    """Tokens of the longest context that memory allows.
+
+    On GPUs a copy of vLLM must hold one, earl's own sampler all of its share. On CPUs the keys and values of a step's
+    episodes may take half of the machine's memory, or a single context all of `sampler.kv_cache_gib`.
+    """
+    costs, tp = costs_at(config, shape, site), config.sampler.tp
+    if not site.gpus and (site.engine == "vllm" or config.sampler.cache_bytes is None):
+        return memory_bytes() // 2 // (config.rollout.episodes * kv_bytes(shape))
+    held = 1 if costs.paged else -(-config.rollout.episodes // config.placement.samplers)
+    return costs.engine(tp).kv_tokens(costs.values) // held
+
+
+def ceiling_of(config: Config, shape: ModelShape, site: Site) -> int:
+    """Ceiling of `context.limit = "auto"`, in tokens, from positions, micro-batch and memory.
+    Raises EarlError when the recipe's first limit or its ceiling is above that."""
+    bounds = {
+        shape.max_positions: "the model's length",
+        config.learner.micro_batch_tokens: "learner.micro_batch_tokens",
+        context_room(config, shape, site): "memory",
+    }
+    most = min(bounds)
+    for name, value in (("ceiling", config.context.ceiling), ("initial", config.context.first_limit)):
+        if value is not None and value > most:
+            raise EarlError(
+                f"context.{name} = {value} is above the {most} tokens that {bounds[most]} allows; "
+                f"set context.{name} to at most {most}"
+            )
+    return config.context.ceiling or most
+
+
+def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
+    """Approximate size of a checkpoint: weights, two moments, the reference, the tokenizer."""
+    copies = 3 + (config.algorithm.kl > 0)
+    path, beside = config.model.path, SMALL_TOKENIZER_BYTES
+    if path is not None and (known_shape(path) is None or is_here(path)):
+        files = folder_of(path, weights=False).glob("*token*")
+        beside = sum(file.stat().st_size for file in files if file.is_file())
+    return shape.parameters * FLOAT_BYTES * copies + beside
+
+
+def check_disk(root: Path, checkpoint: int) -> None:
+    """Raises EarlError when the disk of `root` has no room for the checkpoints that a run keeps."""
+    place = root.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < KEPT * checkpoint:
+        raise EarlError(
+            f"no space left at {root}: {size(free)} are free, and a run keeps up to {KEPT} checkpoints of "
+            f"{size(checkpoint)}; free space or choose another folder with --runs"
+        )

@@ -12,10 +12,10 @@ from earl.engine import model
 from earl.engine.model import character_tokenizer
 from earl.engine.source import fetching, is_here, known_shape
 from earl.errors import EarlError, setting
-from earl.parallel.cost_model import differing
-from earl.preflight.cluster import Site, ceiling_of, check_disk, check_memory, checkpoint_bytes, survey
-from earl.preflight.placement import Placed, check_placement, context_room, decided
-from earl.preflight.prompts import check_batches, check_speech, check_tools, check_world
+from earl.parallel.cost_model import policies_differ
+from earl.preflight import placement
+from earl.preflight.placement import Placed, Site
+from earl.preflight.prompts import check_batches, check_environment, check_prompts, check_tools
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.
@@ -28,7 +28,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 def _readers(config: Config, site: Site) -> set[str]:
-    """Which conditions of options.toml a run fulfils."""
+    """The conditions of options.toml that a run fulfils."""
     place, vllm, on_ray = config.placement, site.engine == "vllm", site.kind != "embedded"
     turns = on_ray and not place.environments and not place.max_staleness
     known = {
@@ -45,7 +45,7 @@ def _readers(config: Config, site: Site) -> set[str]:
         "samplers on CPUs": not vllm or not site.cluster.gpus,
         "GPUs": site.gpus,
         "adapters": config.learner.lora_rank > 0,
-        "another policy": differing(config, vllm, config.learner.dtype),
+        "another policy": policies_differ(config, vllm, config.learner.dtype),
         "a KL divergence": config.algorithm.kl > 0,
         "a correction": config.algorithm.correction != "none",
     }
@@ -84,25 +84,23 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
     """
     with fetching(not dry):
         for one in config.each_env():
-            check_world(one)
-        site = survey(config, dry)
+            check_environment(one)
+        site = placement.survey(config, dry)
         with setting("track"):
             trackers.check(config.track.to, config.track.prometheus_port)
         check_options(config, site)
         shape = model.shape(config.model)
-        config = decided(config, shape, site)
+        config = placement.fill_open_settings(config, shape, site)
         check_tools(config)
         check_batches(config, site.kind == "embedded")
-        placed = check_placement(config, shape, site)
-        if site.kind == "embedded":
-            check_memory(config, shape)
-        size = checkpoint_bytes(config, shape)
+        placed = placement.check_placement(config, shape, site)
+        size = placement.checkpoint_bytes(config, shape)
         if not site.on_paper:
-            check_disk(root, size)
+            placement.check_disk(root, size)
         if config.context.automatic:
-            config = config.changed(context={"ceiling": ceiling_of(config, shape, context_room(config, shape, site))})
+            config = config.changed(context={"ceiling": placement.ceiling_of(config, shape, site)})
         speaker = _speaker(config, site, dry)
-        found = [check_speech(one, speaker, shape) for one in config.each_env()]
+        found = [check_prompts(one, speaker, shape) for one in config.each_env()]
         first = max((tokens for tokens in found if tokens is not None), default=None)
     return RunPlan(config, shape.parameters, first, size, placed)
 
@@ -122,5 +120,5 @@ def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
 def check_player(config: Config, policy: model.Policy) -> None:
     """Check that a loaded model can play by a recipe's rules: the preflight without training.
     Raises EarlError for the first rule that the recipe breaks."""
-    check_world(config)
-    check_speech(config, policy, model.shape_of(policy.model))
+    check_environment(config)
+    check_prompts(config, policy, model.shape_of(policy.model))

@@ -21,7 +21,7 @@ from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError, outside, setting, unknown
 from earl.evaluation import matches
 from earl.parallel.memory import ModelShape
-from earl.placement.fragment import loaded, shown, world_of
+from earl.placement.fragment import episode_factory, load_opponent, read_warm_start
 from earl.recipe import made_by_earl
 from earl.rollout.env_process import Isolation, isolation, make
 from earl.rollout.tasks import EVALUATION, EpisodeFactory
@@ -37,7 +37,7 @@ GIVEN = {
 """Arguments of an environment that come from the episode."""
 
 
-def check_world(config: Config) -> None:
+def check_environment(config: Config) -> None:
     """Check environment, options, opponents, teacher, algorithm and history policy.
     Raises EarlError for an unknown name, or one that does not fit the environment."""
     env = config.env.name
@@ -48,7 +48,7 @@ def check_world(config: Config) -> None:
         for level in ({}, *config.env.leveled.values()):
             _check_options(env, {**config.env.options, **level}, isolation(config.env))
     options = config.env.options
-    _check_met("env.opponents", config.env.opponents, env, options, needed=seats > 1)
+    _check_opponents("env.opponents", config.env.opponents, env, options, needed=seats > 1)
     _check_restarts(config.env)
     _check_levels(config.env)
     if registry.takes(env, "sandbox"):
@@ -56,8 +56,8 @@ def check_world(config: Config) -> None:
         sandbox.exec(["true"])
         sandbox.terminate()
     _check_known_ahead(config)
-    _check_met("warm_start.opponents", config.warm_start.opponents, env, options)
-    _check_met("evaluate.opponents", config.evaluate.opponents, env, options, needed=seats > 1)
+    _check_opponents("warm_start.opponents", config.warm_start.opponents, env, options, needed=False)
+    _check_opponents("evaluate.opponents", config.evaluate.opponents, env, options, needed=seats > 1)
     _check_held_out(config)
     warm = config.warm_start
     if (warm.steps and not warm.data) or warm.distill:
@@ -145,7 +145,7 @@ def _check_plays(player: object, env: str, options: Mapping[str, object]) -> Non
         registry.make(env, **options, opponent=player)
 
 
-def _check_met(key: str, names: Iterable[str], env: str, options: Mapping[str, object], needed: bool = False) -> None:
+def _check_opponents(key: str, names: Iterable[str], env: str, options: Mapping[str, Any], needed: bool) -> None:
     """Opponents exist, are unique, and are present if `needed`."""
     listed = list(names)
     if needed and not listed:
@@ -167,7 +167,7 @@ def _check_met(key: str, names: Iterable[str], env: str, options: Mapping[str, o
 def _check_held_out(config: Config) -> None:
     """Held-out opponents exist, and are met nowhere else."""
     held_out, warm = config.evaluate.held_out, config.warm_start
-    _check_met("evaluate.held_out", held_out, config.env.name, config.env.options)
+    _check_opponents("evaluate.held_out", held_out, config.env.name, config.env.options, needed=False)
     for key, met in (
         ("env.opponents", config.env.opponents),
         ("warm_start.opponents", warm.opponents),
@@ -254,7 +254,7 @@ def _check_policy(key: str, name: str, env: str) -> None:
     if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
         raise EarlError(f"opponent {name!r} plays earl's own board games, and {env} is none; name another one")
     if name.startswith(RUN):
-        loaded(name)
+        load_opponent(name)
     if key == "warm_start.opponents" or (key != "env.opponents" and name in (SELF, PAST)):
         raise EarlError(f"opponent {name!r} is met in training alone; name another one")
 
@@ -286,7 +286,7 @@ SCRATCH_RATE = 1e-4
 
 
 def risks(config: Config) -> Iterator[str]:
-    """What is allowed, and hardly meant, for a pretrained model that trains all of its weights."""
+    """Warnings of settings that are allowed, but hardly meant for a pretrained model."""
     if config.model.path is None or made_by_earl(config.model.path):
         return
     rate = config.learner.learning_rate
@@ -307,7 +307,7 @@ SHORT_TURN = 64
 
 
 def imitated(config: Config) -> str:
-    """Whom or what the warm start imitates."""
+    """The file or teacher that the warm start imitates."""
     return repr(config.warm_start.data or config.warm_start.teacher)
 
 
@@ -317,7 +317,7 @@ MOST_STEPS = 400
 """Steps of random play in which actions are looked at, per seat."""
 
 
-def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> int | None:
+def check_prompts(config: Config, policy: Policy | None, shape: ModelShape) -> int | None:
     """Check prompts, actions and chat template. Returns the tokens of the longest first prompt; None without a
     tokenizer.
 
@@ -333,9 +333,9 @@ def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> in
         )
     if policy is None:
         return None
-    _check_tokenizer(config, policy, shape)
-    world = world_of(config, policy.tokenizer)
-    shown(config, world)
+    _check_vocabulary(policy, shape)
+    world = episode_factory(config, policy.tokenizer)
+    read_warm_start(config, world)
     with setting("evaluate"):
         matches(world, config.evaluate.opponents, config.evaluate.exact, config.evaluate.episodes)
     with outside(f"the chat template of {config.model.path!r} fails", "choose another chat model"):
@@ -358,12 +358,8 @@ def check_speech(config: Config, policy: Policy | None, shape: ModelShape) -> in
     return first
 
 
-def _check_tokenizer(config: Config, policy: Policy, shape: ModelShape) -> None:
-    """Check that it can chat, and that every token id has an embedding."""
-    if not policy.tokenizer.chat_template:
-        raise EarlError(
-            f"the tokenizer of {config.model.path!r} has no chat template; choose an instruction-tuned model"
-        )
+def _check_vocabulary(policy: Policy, shape: ModelShape) -> None:
+    """Check that every token id has an embedding."""
     named = len(policy.tokenizer)
     known = policy.model.get_input_embeddings().num_embeddings if policy.model is not None else shape.vocab
     if named > known:

@@ -261,7 +261,7 @@ class _Trials:
         stages.learner.update(batch, stages.algorithm, update)
 
 
-def measured_first(config: Config, stop: StopRequest, observer: Observer | None) -> None:
+def measure_before_run(config: Config, stop: StopRequest, observer: Observer | None) -> None:
     """Measure what is unknown, if the recipe says so, in processes that end before those of the run start."""
     if not config.selector.profile:
         return
@@ -271,7 +271,7 @@ def measured_first(config: Config, stop: StopRequest, observer: Observer | None)
     campaign(config, grid_of(config, (), (), SECONDS), profile, stop, lambda _: None)
 
 
-def known_to(layouts: Layouts, pipeline: StepPipeline, journal: Journal) -> None:
+def add_known_measurements(layouts: Layouts, pipeline: StepPipeline, journal: Journal) -> None:
     """Give a new run the measurements of recipes like its own, and log that."""
     config = pipeline.config
     if config.selector.kind != "auto":

@@ -40,28 +40,20 @@ READ = {
 def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
     """Everything that measurements depend on: model, hardware, versions and placement of a recipe.
     Raises EarlError when the recipe's cluster does not answer."""
-    place = config.placement
-    known = config.model_dump()
-    recipe = {section: {name: known[section][name] for name in names} for section, names in READ.items()}
-    counted = {
+    place, settings = config.placement, config.model_dump()
+    found = inventory(place.address) if place.address else here(0)
+    kind = found.device.kind if found.device else None
+    devices = {"gpu": kind, "gpus": found.gpus, "hosts": found.hosts, "cores": found.cpus, "processor": _processor()}
+    return {
+        "model": asdict(shape),
+        "hardware": devices,
+        "versions": {name: _version(name) for name in LIBRARIES},
+        **{section: {name: settings[section][name] for name in names} for section, names in READ.items()},
         "engine": engine_of(config),
         "learner_devices": place.ranks,
         "sampler_devices": place.samplers * config.sampler.tp,
         "reference": config.algorithm.kl > 0,
     }
-    return {
-        "model": asdict(shape),
-        "hardware": _hardware(place.address),
-        "versions": {name: _version(name) for name in LIBRARIES},
-        **recipe,
-        **counted,
-    }
-
-
-def _hardware(address: str | None) -> dict[str, Any]:
-    found = inventory(address) if address else here(0)
-    kind = found.device.kind if found.device else None
-    return {"gpu": kind, "gpus": found.gpus, "hosts": found.hosts, "cores": found.cpus, "processor": _processor()}
 
 
 def _processor() -> str:

@@ -53,7 +53,7 @@ def test_actors_on_ray_keep_to_a_limit_together(ray):
     class Player(EpisodePlayer):
         def looks(self, recipe, neighbours):
             """The cores that it has, and 12 calls that come at once."""
-            self._take_part(build(recipe), neighbours)
+            self._open_pool(build(recipe), neighbours)
 
             def look(_):
                 with pool().action("look") as admitted:

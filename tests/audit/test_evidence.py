@@ -243,7 +243,7 @@ def test_the_weights_that_may_have_sampled_a_step():
 
 
 def test_the_context_limit_when_a_step_s_episodes_began(monkeypatch):
-    monkeypatch.setattr("earl.audit.run.limited", lambda world, limit: (world, limit))
+    monkeypatch.setattr("earl.audit.run.with_context_limit", lambda world, limit: (world, limit))
     metrics = {step: {"context/limit": float(step)} for step in range(5, 30)}
     for staleness, step, began in ((0, 25, 25), (2, 25, 23), (2, 22, 21), (2, 10, 10)):
         assert AuditedRun.world_at(run_of(staleness, metrics), step) == ("world", began)
@@ -261,7 +261,9 @@ def test_values_come_from_the_head_of_the_step_before(monkeypatch):
         prepare=lambda groups, rows: ("batch", groups, rows),
         recorded=lambda groups, batch: ("numbers", [SimpleNamespace(advantages=(groups, batch))]),
     )
-    monkeypatch.setattr(checks, "embedded", lambda config, peers, policy: calls.append((config, policy)) or placement)
+    monkeypatch.setattr(
+        checks, "embedded_pipeline", lambda config, peers, policy: calls.append((config, policy)) or placement
+    )
     monkeypatch.setattr(checks, "load", lambda weights: ("policy", weights))
     given = checks.prepared_advantages("config", "weights", "groups")
     assert given == [("groups", ("batch", "groups", ("rows", "groups")))]

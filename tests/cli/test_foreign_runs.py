@@ -25,7 +25,7 @@ import pytest
 from earl.cli.main import run
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
-from earl.parallel.selector.selector import Selector, text_of
+from earl.parallel.selector.selector import Selector, inputs_to_json
 from earl.recipe import build, dump, load_toml
 from earl.runs.store import RecordedDecision, Store
 from tests.sampling import sampled
@@ -97,7 +97,7 @@ def sound(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for step in (1, 2):
             selector.record_load(step, Load(64, 100.0, 200, 10_000))
             one = selector.decide("update", step)
-            row = (step, one.stage, str(one.choice), None, one.reason, one.why, text_of(one))
+            row = (step, one.stage, str(one.choice), None, one.reason, one.why, inputs_to_json(one))
             store.decision(RecordedDecision(*row))
     shutil.copytree(folder, root / "bystander")
     for name in (*MODULES, "tokenizers", "transformers"):  # what they take is not the mutation's

@@ -12,7 +12,7 @@ from earl.cli.main import run as command_line
 from earl.config import Config
 from earl.engine.model import character_tokenizer
 from earl.engine.sampler import Sampler
-from earl.placement.fragment import RolloutFragment, demonstrations, world_of
+from earl.placement.fragment import RolloutFragment, demonstrations, episode_factory
 from earl.recipe import build, load_toml
 from earl.rollout.drivers import demonstrate
 from earl.rollout.tasks import draw, draw_tasks
@@ -157,7 +157,7 @@ def test_chats_are_imitated(earl, tiny: Path, tmp_path: Path) -> None:
 def kept(tmp_path: Path) -> Path:
     """The trajectories of a run: ten games of a perfect player against a random one, and one that was lost."""
     config = config_of(toml(tmp_path / "kept.toml", TINY), env={"opponents": {"random": 1.0}})
-    world = world_of(config, character_tokenizer())
+    world = episode_factory(config, character_tokenizer())
     tasks = draw_tasks({"tictactoe": {"random": 1.0}}, 10, 1)
     agents = {"tictactoe": (agent("perfect", "tictactoe"), agent("random", "tictactoe"))}
     played, _ = demonstrate([world.episode(task, n, n) for n, task in enumerate(tasks)], agents, 0.0)
@@ -169,7 +169,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def test_the_won_episodes_of_a_run_are_imitated(earl, tiny: Path, kept: Path, tmp_path: Path) -> None:
-    world = world_of(config_of(tiny), character_tokenizer())
+    world = episode_factory(config_of(tiny), character_tokenizer())
     found = demonstrations(kept, world.chat, world.rules)
     assert len(found) == 10
     fragment = RolloutFragment(

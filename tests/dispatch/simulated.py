@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from earl.dispatch.plan import TransferPlan, plan
-from earl.dispatch.rows import COLUMNS, Shard, columns, empty, spread
+from earl.dispatch.rows import COLUMNS, Shard, columns, empty_shard, spread
 from earl.dispatch.transports.base import execute
 from earl.parallel.layout import Layout
 
@@ -41,7 +41,7 @@ def content(name: str, row: int, start: int, stop: int) -> np.ndarray:
 
 def filled(transfer: TransferPlan, where, process: int):
     """A shard with the content of its rows."""
-    shard = empty(where, process, transfer.lengths, transfer.columns)
+    shard = empty_shard(where, process, transfer.lengths, transfer.columns)
     for number, row in enumerate(shard.rows.tolist()):
         begin, end = shard.offsets[number : number + 2]
         start = int(shard.starts[number])

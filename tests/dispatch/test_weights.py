@@ -12,7 +12,7 @@ from earl.dispatch.weights import (
     SentWeights,
     Weight,
     WeightManifest,
-    assembled,
+    assemble,
     cut,
     holders,
     pack,
@@ -72,7 +72,7 @@ def test_every_number_is_given_once_bit_for_bit_by_a_rank_that_has_it(made):
                 begin += piece.size
     assert all((count == 1).all() for count in came.values())
     assert all(torch.equal(read[weight.name], whole(weight)) for weight in plan.weights)
-    assert sum(plan.given_bytes()) == sum(whole(weight).nbytes for weight in plan.weights)
+    assert sum(plan.sent_bytes()) == sum(whole(weight).nbytes for weight in plan.weights)
 
 
 @given(plans())
@@ -108,9 +108,9 @@ def test_sent_directly_each_process_of_each_reader_gets_its_parts_once(made, cop
             {rank: given[rank][number][process] for rank in range(ranks) if process in given[rank][number]}
             for number in range(len(plan.buckets))
         ]
-        came = dict(assembled(plan, reader, buckets))
+        came = dict(assemble(plan, reader, buckets))
         for number, weight in enumerate(plan.weights):
-            box = plan.needed(number, reader)
+            box = plan.weights[number].needed(reader, plan.readers)
             assert number in came if box.numbers else number not in came
             assert not box.numbers or torch.equal(came[number], whole(weight)[box.slices])
 
@@ -162,7 +162,7 @@ def test_tensors_of_a_few_bytes_share_a_bucket():
     # 100 norms of 16 numbers of 4 bytes: 6,400 bytes fit into one bucket of 8 KiB.
     plan = plan_weights([Weight(f"norm {number}", (16,), torch.float32) for number in range(100)], Layout(), 8192)
     assert len(plan.buckets) == 1
-    assert plan.given_bytes() == [6400]
+    assert plan.sent_bytes() == [6400]
 
 
 def test_buckets_are_well_filled_and_every_rank_gives_a_part_of_each():
@@ -171,7 +171,7 @@ def test_buckets_are_well_filled_and_every_rank_gives_a_part_of_each():
     plan = plan_weights(
         [Weight(f"matrix {number}", (4096, 512), torch.bfloat16, 1) for number in range(16)], layout, 1 << 20
     )
-    assert plan.given_bytes() == [16 << 20] * 4
+    assert plan.sent_bytes() == [16 << 20] * 4
     assert 64 <= len(plan.buckets) <= 64 * PIECES // (PIECES - 1) + 1
     assert all({piece.source for piece in bucket} == {0, 1, 2, 3} for bucket in plan.buckets)
 
@@ -180,7 +180,7 @@ def test_ranks_that_hold_a_part_alike_share_the_giving():
     # 32 tensors of 1 KiB that are not split lie on a tensor-parallel group of four: each gives eight of them.
     same = [Weight(f"vector {number}", (256,), torch.float32) for number in range(32)]
     assert [*holders(same[0], Layout(tp=4)).values()] == [[0, 1, 2, 3]]
-    assert plan_weights(same, Layout(tp=4), 1 << 20).given_bytes() == [8 << 10] * 4
+    assert plan_weights(same, Layout(tp=4), 1 << 20).sent_bytes() == [8 << 10] * 4
 
 
 def test_a_model_of_72_billion_is_planned():
@@ -203,7 +203,7 @@ def test_a_model_of_72_billion_is_planned():
     everything = [*words, *(weight for number in range(80) for weight in layer(number))]
     plan = plan_weights(everything, Layout(8, 8), 1 << 28)
     total = sum(2 * int(np.prod(weight.shape)) for weight in everything)
-    each = plan.given_bytes()
+    each = plan.sent_bytes()
     assert sum(each) == total
     assert max(each) <= 1.001 * total / 64
     assert len(plan.buckets) <= (total >> 28) * PIECES / (PIECES - 1) + 1

@@ -16,7 +16,7 @@ def plainly(states, weight, bias, targets, temperature):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("numbers", [1, 40, 10_000])  # one position at a time, 40 // 13 = 3, all
 def test_values_and_gradients_are_those_of_plain_logits(monkeypatch, numbers, with_bias):
-    monkeypatch.setattr(score, "LOGITS_AT_ONCE", numbers)
+    monkeypatch.setattr(score, "LOGIT_SLICE", numbers)
     torch.manual_seed(0)
     inputs = [torch.randn(8, 5, dtype=torch.double), torch.randn(13, 5, dtype=torch.double)]
     inputs += [torch.randn(13, dtype=torch.double)] if with_bias else []
@@ -36,7 +36,7 @@ def test_values_and_gradients_are_those_of_plain_logits(monkeypatch, numbers, wi
 
 
 def test_logits_of_all_positions_never_exist_together(monkeypatch):
-    monkeypatch.setattr(score, "LOGITS_AT_ONCE", 26)
+    monkeypatch.setattr(score, "LOGIT_SLICE", 26)
     made, plain = [], score._logits
     monkeypatch.setattr(score, "_logits", lambda states, *rest: made.append(len(states)) or plain(states, *rest))
     states = torch.randn(7, 5, requires_grad=True)

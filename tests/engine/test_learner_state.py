@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from earl.algorithms.base import Advantages
 from earl.algorithms.registry import algorithm
 from earl.config import LearnerConfig
-from earl.engine.checkpoint_tensors import STATE
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.ranks import Replicas
+from earl.engine.train_state import STATE
 from earl.errors import EarlError
 from earl.placement.peers import Peers
 from earl.rollout.drivers import play

@@ -20,7 +20,7 @@ from earl.config import ModelConfig
 from earl.engine.checkpoint_tensors import Stored
 from earl.engine.export import export
 from earl.engine.model import load, make, meta_policy, shape, tokenizer_of
-from earl.engine.served import served
+from earl.engine.served import served_sampler
 from earl.engine.source import folder_of
 from earl.errors import EarlError
 from earl.reports.data import model_facts
@@ -31,7 +31,7 @@ READERS = {
     "shape": lambda folder: shape(ModelConfig(path=str(folder))),
     "outline": lambda folder: meta_policy(ModelConfig(path=str(folder))),
     "tokenizer_of": lambda folder: tokenizer_of(ModelConfig(path=str(folder))),
-    "served": lambda folder: served("http://127.0.0.1:1/v1", str(folder), "any"),
+    "served": lambda folder: served_sampler("http://127.0.0.1:1/v1", str(folder), "any"),
 }
 CODE = "import pathlib; pathlib.Path({!r}).touch()\n"
 KERNEL = "kernels-community/flash-attn"

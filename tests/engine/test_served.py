@@ -17,7 +17,7 @@ from earl.config import ModelConfig
 from earl.engine import served as client_module
 from earl.engine.local import LocalSampler
 from earl.engine.model import make
-from earl.engine.served import KEY, Client, ServedSampler, messages, served
+from earl.engine.served import KEY, Client, ServedSampler, messages, served_sampler
 from earl.errors import EarlError
 from earl.trajectory import Prompt
 
@@ -200,7 +200,7 @@ def vllm_server(tmp_path_factory):
 def test_vllms_server_replies_as_the_model_does(vllm_server, capsys):
     url, folder, policy = vllm_server
     prompts = [Prompt(i, [2, *range(10 + i, 40 + i), 5, 3], seed=i, max_tokens=6, greedy=True) for i in range(12)]
-    theirs = served(url, str(folder), None).generate(prompts)
+    theirs = served_sampler(url, str(folder), None).generate(prompts)
     ours = LocalSampler(policy).generate(prompts)
     assert [reply.tokens for reply in theirs] == [reply.tokens for reply in ours]
     assert [reply.finished for reply in theirs] == [reply.finished for reply in ours]

@@ -8,7 +8,7 @@ from transformers import AutoConfig
 from earl.config import Config
 from earl.engine import trace as tracing
 from earl.engine.model import meta_model, shape_of
-from earl.engine.trace import FakeNumbers, Recorder, described, recorded, traced
+from earl.engine.trace import FakeNumbers, Recorder, record_step, trace_step, transformers_config
 from earl.errors import EarlError
 from earl.parallel.footprint import Training, forward_bytes, learner_bytes
 from earl.parallel.layout import Layout
@@ -40,8 +40,8 @@ def recipe(tokens: int = 64, name: str = "grpo", kl: float = 0.0, **learner) -> 
 
 def with_numbers(config, own: Config, job: TraceJob):
     """A rank with real tensors, whose exchanges reach no other."""
-    with tracing._alone(job) as mesh:
-        return recorded(mesh, config, own, job)
+    with tracing._single_rank(job) as mesh:
+        return record_step(mesh, config, own, job)
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def with_numbers(config, own: Config, job: TraceJob):
 )
 def test_fake_tensors_take_what_real_ones_take(layout: Layout, changes, own: Config) -> None:
     config, job = small(**changes), TraceJob(layout, 32, 64)
-    for fake, real in zip(traced(config, own, job).stages, with_numbers(config, own, job).stages, strict=True):
+    for fake, real in zip(trace_step(config, own, job).stages, with_numbers(config, own, job).stages, strict=True):
         assert (fake.stage, fake.exchanges, fake.flops) == (real.stage, real.exchanges, real.flops)
         # Log-probs of a reference, 4 bytes a token, are kept as an array: this is no tensor in a trace.
         assert 0 <= real.held_bytes - fake.held_bytes <= 4 * 128
@@ -80,7 +80,7 @@ def test_eight_processes_take_what_is_traced(name: str) -> None:
 def test_exchanges_and_products_add_up() -> None:
     own = recipe(tokens=32)
     config, job = small(), TraceJob(Layout(4), 32, 32)
-    update = traced(config, own, job).stage("update")
+    update = trace_step(config, own, job).stage("update")
     numbers = shape_of(meta_model(config)).parameters
     found = {(one.operation, one.group): one for one in update.exchanges}
     # 2 micro-batches: weights are gathered for the forward and the backward pass of each, gradients sent once, all in
@@ -129,7 +129,7 @@ def test_code_branches_on_indices_and_finds_no_numbers() -> None:
 @pytest.mark.slow
 def test_the_experts_of_a_mixture_are_given_alike() -> None:
     config = small("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16)
-    found = traced(config, recipe(dtype="bfloat16"), TraceJob(Layout(2, 1, 2), 32, 64))
+    found = trace_step(config, recipe(dtype="bfloat16"), TraceJob(Layout(2, 1, 2), 32, 64))
     # Two passes over 2 x 64 / 2 tokens and three over their gradients; 2 experts of 3 x 64 x 32 each in 2 layers.
     assert found.stage("update").flops["_grouped_mm"] == 3 * 2 * 64 * 2 * (2 * 3 * 64 * 32)
 
@@ -140,7 +140,7 @@ def test_experience_of_a_mixture_takes_what_is_planned() -> None:
     experts = {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 64, "head_dim": 32}
     config = small("qwen3_moe", hidden_size=256, num_hidden_layers=3, **experts)
     own, tokens = recipe(tokens=4096, dtype="bfloat16", recompute=True), 4096
-    found = traced(config, own, TraceJob(Layout(8), 1024, tokens))
+    found = trace_step(config, own, TraceJob(Layout(8), 1024, tokens))
     way = Training.of(own, 8, 1, tokens=tokens, ragged=False)
     planned = forward_bytes(shape_of(meta_model(config)), way).peak
     assert found.stage("recording").peak_bytes == pytest.approx(planned, rel=0.05)
@@ -150,28 +150,28 @@ def test_experience_of_a_mixture_takes_what_is_planned() -> None:
 def test_what_cannot_be_traced_is_refused() -> None:
     job = TraceJob(Layout(2), 32, 64)
     with pytest.raises(EarlError, match=r"learner.offload cannot be traced: .*; set it to false"):
-        traced(small(), recipe(offload=True), job)
+        trace_step(small(), recipe(offload=True), job)
     mixture = small("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, head_dim=16)
     with pytest.raises(EarlError, match="a qwen3_moe learner cannot be traced in this layout: Expected inputs of BF16"):
-        traced(mixture, recipe(), job)
+        trace_step(mixture, recipe(), job)
     with pytest.raises(EarlError, match=r"placement.tp = 4: the model has 2 key-value heads"):
-        traced(small(), recipe(), TraceJob(Layout(1, 4), 32, 64))
+        trace_step(small(), recipe(), TraceJob(Layout(1, 4), 32, 64))
     assert not distributed.is_initialized()
-    assert traced(small(), recipe(), job).stage("update").peak_bytes > 0  # and nothing of it is left behind
+    assert trace_step(small(), recipe(), job).stage("update").peak_bytes > 0  # and nothing of it is left behind
 
 
 @pytest.mark.slow
 def test_known_models_are_described_as_the_catalogue_has_them() -> None:
     for model in catalogue().values():
-        assert shape_of(meta_model(described(model.name))).parameters == model.shape.parameters, model.name
+        assert shape_of(meta_model(transformers_config(model.name))).parameters == model.shape.parameters, model.name
 
 
 def against_plan(name: str, layers: int | None, layout: Layout, tokens: int, rows: int):
     """Peaks of the update and of a pass without gradients over what the plan says, for a model with fewer layers."""
-    config = described(name)
+    config = transformers_config(name)
     if layers is not None:
         config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
-    found = traced(config, recipe(tokens, dtype="bfloat16", recompute=True), TraceJob(layout, rows, tokens))
+    found = trace_step(config, recipe(tokens, dtype="bfloat16", recompute=True), TraceJob(layout, rows, tokens))
     shape = shape_of(meta_model(config))
     way = Training(layout.dp, layout.tp, tokens, 2, True, False, 0, False, cp=layout.cp)
     update, before = learner_bytes(shape, way), forward_bytes(shape, way)

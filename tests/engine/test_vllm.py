@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 import earl.agents.scripted.connect4  # noqa: F401  numba's library once kept vLLM from starting
 from earl.config import ModelConfig, SamplerConfig
 from earl.dispatch.transports.peers import join
-from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store, open_store
 from earl.dispatch.weights import SentWeights, Weight, WeightManifest
 from earl.engine.local import split_axes
 from earl.engine.model import Policy, character_tokenizer, make, tensors_once
@@ -142,10 +142,10 @@ def sending(policy, sampler, version):
         Weight(name, (*t.shape,), t.dtype, None, split_axes(policy.model.config).get(name)) for name, t in whole.items()
     ]
     sent = SentWeights(WeightManifest(tuple(weights), layout, 1 << 14, config.tensor_parallel_size), copies=1)
-    store, hosts = opened(Rendezvous("127.0.0.1")), np.zeros(sent.processes, np.int64)
+    store, hosts = open_store(Rendezvous("127.0.0.1")), np.zeros(sent.processes, np.int64)
 
     def rank(number):
-        peers = join(reached(store.place), number, hosts, "127.0.0.1", 20.0)
+        peers = join(join_store(store.place), number, hosts, "127.0.0.1", 20.0)
         held = {name: whole[name].detach()[box.slices] for name, box in boxes[number].items()}
         try:
             for messages, sizes in zip(sent.messages(number, held), sent.exchanges(), strict=True):

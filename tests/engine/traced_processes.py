@@ -16,7 +16,7 @@ from earl.benchmarks.layouts import free_port, model_config
 from earl.benchmarks.processes import Seat, run
 from earl.config import Config
 from earl.engine.sharding.mesh import joined_mesh
-from earl.engine.trace import recorded, traced
+from earl.engine.trace import record_step, trace_step
 from earl.parallel.layout import Layout
 from earl.parallel.traced import StageTrace, Trace, TraceJob
 from earl.recipe import build, load_toml
@@ -30,7 +30,7 @@ def rows_of(case: dict[str, Any]) -> list[dict[str, Any]]:
     config = build({"env": {"name": "any"}, **{key: case.get(key, {}) for key in ("learner", "algorithm")}})
     job = TraceJob(layout, case["row_tokens"], config.learner.micro_batch_tokens)
     measured = run(None, (0,) * layout.size, _rank, model, config, job, free_port())
-    trace_of = lru_cache(lambda rank: traced(model_config(model), config, replace(job, rank=rank)))
+    trace_of = lru_cache(lambda rank: trace_step(model_config(model), config, replace(job, rank=rank)))
     fullest = [max(stages, key=lambda own: own[1].peak_bytes) for stages in zip(*map(_numbered, measured), strict=True)]
     return [_row(case["name"], stage, trace_of(rank).stage(stage.stage)) for rank, stage in fullest]
 
@@ -57,7 +57,7 @@ def _rank(seat: Seat, model: dict[str, Any], config: Config, job: TraceJob, port
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     with joined_mesh(seat.process, job.layout, seat.address, port) as mesh:
-        takes = [recorded(mesh, model_config(model), config, replace(job, rank=seat.process)) for _ in range(TAKES)]
+        takes = [record_step(mesh, model_config(model), config, replace(job, rank=seat.process)) for _ in range(TAKES)]
     return replace(takes[0], stages=tuple(map(_lowest, zip(*(take.stages for take in takes), strict=True))))
 
 

@@ -73,7 +73,7 @@ def _decided(run: Path) -> None:
     """Give a run decisions, as a run with layouts to choose from has them."""
     from earl.parallel.layout import Choice, Layout
     from earl.parallel.memory import Load
-    from earl.parallel.selector.selector import Selector, text_of
+    from earl.parallel.selector.selector import Selector, inputs_to_json
     from earl.runs.store import RecordedDecision, Store
 
     class Crossing:
@@ -90,7 +90,9 @@ def _decided(run: Path) -> None:
             selector.record_load(step, Load(64, float(tokens), 2 * tokens, 10_000))
             one = selector.decide("update", step)
             before = None if one.before is None else str(one.before)
-            store.decision(RecordedDecision(step, "update", str(one.choice), before, one.reason, one.why, text_of(one)))
+            store.decision(
+                RecordedDecision(step, "update", str(one.choice), before, one.reason, one.why, inputs_to_json(one))
+            )
 
 
 def _unfinished(run: Path, to: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_backend_follows_from_the_device():
 def test_processes_on_gpus_join_with_both_backends(monkeypatch):
     told = {}
     store = SimpleNamespace(plain="plain")
-    monkeypatch.setattr(meshes, "reached", lambda place, seconds: store)
+    monkeypatch.setattr(meshes, "join_store", lambda place, seconds: store)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: told.update(device=device))
     monkeypatch.setattr(
         distributed, "init_process_group", lambda *backend, **other: told.update(other, backend=backend)
@@ -145,7 +145,7 @@ def test_a_rank_joins_on_the_gpu_that_it_is_shown(monkeypatch, there, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(actor_setup, "_between_hosts", lambda: None)
     monkeypatch.setattr(actor_setup, "join", lambda *arguments: arguments[4])
-    assert actor_setup.joined(Config.model_validate({"env": {"name": "tictactoe"}}), 0, None, None) == device
+    assert actor_setup.join_mesh(Config.model_validate({"env": {"name": "tictactoe"}}), 0, None, None) == device
 
 
 def test_a_rank_on_a_gpu_breaks_its_connections_by_ending_the_group(monkeypatch):
@@ -153,7 +153,7 @@ def test_a_rank_on_a_gpu_breaks_its_connections_by_ending_the_group(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed.distributed_c10d, "_abort_process_group", lambda: ended.append(1))
-    actor_setup.Alive().sever()
+    actor_setup.Actor().sever()
     assert ended == [1]
 
 
@@ -165,7 +165,7 @@ def test_a_group_that_was_severed_can_be_joined_again():
     for _ in range(2):
         with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_port(), "cuda:0") as mesh:
             mesh.wait()
-            actor_setup.Alive().sever()
+            actor_setup.Actor().sever()
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
 

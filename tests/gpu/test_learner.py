@@ -11,7 +11,7 @@ from earl.dispatch.weights import pack
 from earl.engine.learner import Update
 from earl.engine.local import LocalSampler
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
-from earl.placement.ray.learner import Given
+from earl.placement.ray.learner import RankState
 from earl.placement.ray.weight_sync import manifest_of
 from earl.trajectory import Prompt
 from tests.gpu.small import SHAPE
@@ -144,8 +144,8 @@ def test_state_leaves_the_device_for_another_layout(sharded, rows, monkeypatch):
     learner = sharded()
     losses(learner, rows)
     monkeypatch.setattr(placed.ray, "put", lambda arrays: arrays)
-    given = placed.give(learner.state.carried(), steps=0)
-    assert isinstance(given, Given)
+    given = placed.put_state(learner.state.carried(), steps=0)
+    assert isinstance(given, RankState)
     assert all(isinstance(array, np.ndarray) for arrays in given.references for array in arrays)
 
 

@@ -5,13 +5,13 @@ import pytest
 from earl.errors import EarlError
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ticket
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 
 
 @pytest.fixture
 def groups(tiny):
-    placement = embedded(tiny(), Peers())
+    placement = embedded_pipeline(tiny(), Peers())
     return [*placement.rollout(4), *placement.rollout(5)]
 
 

@@ -9,7 +9,7 @@ from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import ClusterSpec, of_gpus
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, known
-from earl.placement.costs import candidates, chosen, costs_of, now
+from earl.placement.costs import candidates, costs_of, current_choice, with_choice
 from earl.recipe import build
 
 RECIPE = {
@@ -30,10 +30,10 @@ def offered(config):
 
 def test_a_token_split_that_is_set_stays():
     found = offered(CONFIG)["update"]
-    assert found[0] == now(CONFIG, "update")
+    assert found[0] == current_choice(CONFIG, "update")
     # 2 x 2 ranks, pairs of which share tokens: dp 2 or tp 2
     assert {choice.layout for choice in found} == {Layout(2, 1, 2), Layout(1, 2, 2)}
-    place = chosen(CONFIG, Choice("update", Layout(1, 2, 2), 2048)).placement
+    place = with_choice(CONFIG, Choice("update", Layout(1, 2, 2), 2048)).placement
     assert (place.dp, place.tp, place.cp) == (1, 2, 2)
 
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from earl.batch import Rows
 from earl.config import PlacementConfig
-from earl.dispatch.rows import LABELLED, LEARNED, Work, empty
+from earl.dispatch.rows import LABELLED, LEARNED, Work, empty_shard
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
-from earl.engine.learner import RowShare, minibatches, order_of
+from earl.engine.learner import RowShare, minibatches
 from earl.engine.model import make
 from earl.engine.sampler import Probe
 from earl.parallel.layout import Layout
 from earl.placement.async_rollout import Ticket
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.ray import row_exchange
@@ -36,7 +36,7 @@ from tests.placement.near import Near
 
 @pytest.fixture
 def groups(tiny):
-    return embedded(tiny(agent={"history": "board_only"}), Peers()).rollout(1)
+    return embedded_pipeline(tiny(agent={"history": "board_only"}), Peers()).rollout(1)
 
 
 def held(groups, workers):
@@ -51,7 +51,7 @@ def arrived(holdings, manifest):
     """What every rank takes of what the workers send."""
     plan = manifest.plan()
     for rank in range(manifest.layout.size):
-        target = empty(plan.target, rank, plan.lengths, plan.columns)
+        target = empty_shard(plan.target, rank, plan.lengths, plan.columns)
         for worker, own in enumerate(holdings):
             shard = own.shard(manifest.numbers(worker), manifest.table.columns)
             pieces = plan.pieces.where(
@@ -143,7 +143,7 @@ def test_every_minibatch_is_shared_evenly(lengths, parts, count):
     counts = np.array(lengths, np.int32)
     table = RowTable(counts, counts, np.ones_like(counts), np.arange(len(counts), dtype=np.int32))
     part = shares(table, Work(), parts, seed=3, count=count)
-    for rows in minibatches(order_of(3), len(counts), count):
+    for rows in minibatches(np.random.default_rng(3), len(counts), count):
         loads = np.bincount(part[rows], weights=counts[rows], minlength=parts)
         # Longest first, to the lightest: nobody is ahead of another by more than one row.
         assert loads.max() - loads.min() <= counts[rows].max()

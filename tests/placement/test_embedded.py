@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from earl.batch import Rows
-from earl.placement.embedded import embedded, rows_from_bytes, rows_to_bytes
+from earl.placement.embedded import embedded_pipeline, rows_from_bytes, rows_to_bytes
 from earl.placement.peers import Peers
 from earl.rollout.pack import Learnable, joined, trajectories_of
 from earl.trajectory import Author, Group, StopReason
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def placement(tiny):
-    return lambda **sections: embedded(tiny(**sections), Peers())
+    return lambda **sections: embedded_pipeline(tiny(**sections), Peers())
 
 
 def prepared(placed, groups):

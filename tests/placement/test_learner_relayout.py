@@ -6,7 +6,7 @@ import ray
 
 from earl.errors import OutOfMemory
 from earl.placement.backend import on_cluster
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 from earl.placement.ray.memory_budget import SPARE_BYTES, Budget, status_bytes
 from earl.recipe import build
@@ -60,7 +60,7 @@ def stages():
 @pytest.fixture(scope="module")
 def left_alone():
     """The numbers of one process."""
-    opened = embedded(recipe().changed(placement={"kind": "embedded"}), Peers())
+    opened = embedded_pipeline(recipe().changed(placement={"kind": "embedded"}), Peers())
     opened.sync(0)
     return [learned(opened, step) for step in range(1, 6)]
 

@@ -59,7 +59,7 @@ def source(ray, layout, *asked):
 def test_ranks_share_what_there_is_to_give(layout):
     model = make(MODEL, seed=3).model
     total = sum(tensor.nbytes for tensor in tensors_once(model).values())
-    given = manifest_of(held(model, layout, 0), BUCKET).plan.given_bytes()
+    given = manifest_of(held(model, layout, 0), BUCKET).plan.sent_bytes()
     assert len(given) == layout.size
     assert sum(given) == total, "every number once, whoever has it"
     assert max(given) <= total / layout.size + 2048, "norms lie on several ranks alike, and one of them gives them"

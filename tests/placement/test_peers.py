@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from earl.placement.peers import Peers, WorkerLost, together
+from earl.placement.peers import Peers, WorkerLost, start_peers
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def test_alone_every_exchange_is_the_identity():
 
 
 def test_one_process_starts_no_other(tmp_path):
-    with together(1, tmp_path / "meet", ["no such program"]) as peers:
+    with start_peers(1, tmp_path / "meet", ["no such program"]) as peers:
         assert (peers.rank, peers.size) == (0, 1)
     assert not (tmp_path / "meet").exists()
 
@@ -59,7 +59,7 @@ def test_three_processes_add_gather_and_agree(child, tmp_path):
         peers.agree(peers.rank == 2)
         peers.agree(False)
     """)
-    with together(3, tmp_path / "meet", command) as peers:
+    with start_peers(3, tmp_path / "meet", command) as peers:
         assert (peers.rank, peers.size) == (0, 3)
         # 1 + 2 + 3 = 6.
         assert peers.add(torch.tensor([1.0, 10.0])).tolist() == [6.0, 60.0]
@@ -74,7 +74,7 @@ def test_three_processes_add_gather_and_agree(child, tmp_path):
 def test_an_ended_process_is_noticed_at_once(child, tmp_path):
     command = child("os._exit(3)")
     began = time.monotonic()
-    with pytest.raises(WorkerLost, match="continue with --resume"), together(2, tmp_path / "meet", command) as peers:
+    with pytest.raises(WorkerLost, match="continue with --resume"), start_peers(2, tmp_path / "meet", command) as peers:
         while time.monotonic() < began + 120:
             peers.agree(False)
     assert not (tmp_path / "meet").exists()
@@ -83,7 +83,7 @@ def test_an_ended_process_is_noticed_at_once(child, tmp_path):
 @pytest.mark.slow
 def test_a_process_that_ends_before_it_joins_is_not_waited_for(child, tmp_path):
     command = child("pass", before="sys.exit('no luck today')")
-    with pytest.raises(WorkerLost, match="before it had joined"), together(2, tmp_path / "meet", command):
+    with pytest.raises(WorkerLost, match="before it had joined"), start_peers(2, tmp_path / "meet", command):
         raise AssertionError("nobody joined")
 
 
@@ -94,7 +94,7 @@ def test_the_others_end_when_the_first_fails(child, tmp_path):
         peers.agree(False)
         time.sleep(600)
     """)
-    with pytest.raises(ValueError, match="mine"), together(2, tmp_path / "meet", command) as peers:
+    with pytest.raises(ValueError, match="mine"), start_peers(2, tmp_path / "meet", command) as peers:
         peers.agree(False)
         raise ValueError("mine")
     with pytest.raises(ProcessLookupError):

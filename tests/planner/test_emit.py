@@ -5,14 +5,14 @@ import shlex
 import pytest
 
 from earl.planner.plan import plan
-from earl.planner.sheet import emitted
+from earl.planner.sheet import launch_flags
 from tests.planner.asked import asked
 
 PLANNED = plan(asked(tps="4,8", contexts="2048,32768"))
 
 
 def test_a_line_for_each_context_names_its_layouts() -> None:
-    lines = emitted(PLANNED, "vllm")
+    lines = launch_flags(PLANNED, "vllm")
     assert [line.partition(":")[0] for line in lines[::2]] == ["# context 2048", "# context 32768"]
     for line, step in zip(lines[1::2], PLANNED.steps, strict=True):
         rollout = next(part.layout for part in step.parts if part.stage == "rollout")
@@ -30,7 +30,7 @@ def test_vllm_knows_each_flag_that_it_is_given() -> None:
     if spec is None or spec.origin is None:
         pytest.skip("vLLM is not installed")
     arguments = (Path(spec.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8")
-    words = shlex.split(emitted(plan(asked(tps="8", contexts="2048")), "vllm")[1])
+    words = shlex.split(launch_flags(plan(asked(tps="8", contexts="2048")), "vllm")[1])
     for flag in (word for word in words if word.startswith("--")):
         assert f'"{flag}"' in arguments
 
@@ -42,7 +42,7 @@ def test_verl_and_torchtitan_are_given_the_update_as_well() -> None:
         if (cell.stage, cell.context) == ("update", 32_768)
         and cell.tp == next(part.layout.tp for part in PLANNED.steps[1].parts if part.stage == "update")
     )
-    verl, titan = emitted(PLANNED, "verl")[3], emitted(PLANNED, "torchtitan")[3]
+    verl, titan = launch_flags(PLANNED, "verl")[3], launch_flags(PLANNED, "torchtitan")[3]
     assert "trainer.nnodes=16 trainer.n_gpus_per_node=8" in verl
     assert f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={cell.tp}" in verl
     assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={cell.micro_batch_tokens}" in verl
@@ -52,6 +52,6 @@ def test_verl_and_torchtitan_are_given_the_update_as_well() -> None:
 
 
 def test_a_context_that_does_not_fit_is_a_comment() -> None:
-    lines = emitted(plan(asked(gpus="8xRTX4090", contexts="2048")), "vllm")
+    lines = launch_flags(plan(asked(gpus="8xRTX4090", contexts="2048")), "vllm")
     assert len(lines) == 1
     assert lines[0].startswith("# context 2048: ")

@@ -4,7 +4,7 @@ import pytest
 
 from earl.parallel.throughput.rollout import Workload, tokens_per_second
 from earl.planner.plan import plan
-from earl.planner.sheet import emitted, narrower
+from earl.planner.sheet import fp8_hint, launch_flags
 from tests.planner.asked import asked
 
 PLANNED = plan(asked(model="Llama-3.1-405B", contexts="1024,8192", responses="8,64"))
@@ -36,13 +36,13 @@ def test_stages_take_turns_with_batches() -> None:
 
 
 def test_vllm_is_told_of_the_stages() -> None:
-    flags = emitted(PLANNED, "vllm")
+    flags = launch_flags(PLANNED, "vllm")
     assert flags[0].startswith("# context 1024: rollout 8 x TP 8 x PP 2, update ")
     assert "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray" in flags[1]
 
 
 def test_a_narrower_engine_is_a_choice_with_its_risk() -> None:
-    gain, risk = narrower(PLANNED)
+    gain, risk = fp8_hint(PLANNED)
     assert gain.startswith("--weights fp8 instead of bf16: rollout ")
     assert "not the policy that learns" in risk
-    assert not narrower(plan(asked("8xA100", model="Qwen2.5-7B", contexts="1024")))  # multiplies no 8-bit numbers
+    assert not fp8_hint(plan(asked("8xA100", model="Qwen2.5-7B", contexts="1024")))  # multiplies no 8-bit numbers

@@ -3,7 +3,7 @@
 import pytest
 
 from earl.errors import EarlError
-from earl.planner.workload import Needed, TracedCall, of_call, of_file, sizes
+from earl.planner.workload import Needed, TracedCall, read_calls, recorded_call, sizes
 from earl.trajectory import ToolCall
 
 
@@ -55,18 +55,18 @@ def test_a_tool_that_was_seen_at_several_widths_may_have_any_of_them() -> None:
 def test_a_table_is_read_and_what_is_no_call_is_named(tmp_path) -> None:
     path = tmp_path / "calls.csv"
     path.write_text("arrival,duration,width,tool\n1,0.5,2,python\n3,1,0,search\n")
-    assert of_file(path) == [
+    assert read_calls(path) == [
         TracedCall("-1", "python", 1.0, 1.0, 0.5, 2),
         TracedCall("-2", "search", 3.0, 3.0, 1.0, 0),
     ]
     for row in ("1,0.5", "1,x,2", "1,-1,1", "nan,1,1", "1,1,1.5", "1,inf,1", "1,1,99999999"):
         path.write_text(f"arrival,duration,width\n{row}\n")
         with pytest.raises(EarlError, match=r"row 1: .* is not a call"):
-            of_file(path)
+            read_calls(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(EarlError, match="cannot be read as CSV"):
-        of_file(path)
+        read_calls(path)
     with pytest.raises(EarlError, match="is not a call"):
-        of_call("1 0", ToolCall("python", float("inf"), 0.0, 1.0))
+        recorded_call("1 0", ToolCall("python", float("inf"), 0.0, 1.0))
     with pytest.raises(EarlError, match="no call is recorded"):
         sizes([], None)

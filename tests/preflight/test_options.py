@@ -5,7 +5,7 @@ import pytest
 from earl.config import Config
 from earl.errors import EarlError
 from earl.parallel.hardware import ClusterSpec, of_gpus
-from earl.preflight.cluster import Site
+from earl.preflight.placement import Site
 from earl.preflight.plan import OPTIONS, check_options
 from earl.recipe import build
 

@@ -13,8 +13,16 @@ from earl.parallel.memory import ModelShape, known
 from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.plan import plan
 from earl.planner.question import Wish, question
-from earl.preflight.cluster import Site, survey
-from earl.preflight.placement import Placed, check_placement, context_room, costs_at, decided, longest_load
+from earl.preflight.placement import (
+    Placed,
+    Site,
+    check_placement,
+    context_room,
+    costs_at,
+    fill_open_settings,
+    longest_load,
+    survey,
+)
 from earl.preflight.plan import RunPlan
 from earl.preflight.prompts import check_batches
 from earl.recipe import build
@@ -41,7 +49,7 @@ def recipe(**tables: dict):
 
 def place(config: Config, shape: ModelShape, site: Site) -> tuple[Config, Placed]:
     """The decided recipe, and where it runs."""
-    config = decided(config, shape, site)
+    config = fill_open_settings(config, shape, site)
     check_batches(config, site.kind == "embedded")
     return config, check_placement(config, shape, site)
 
@@ -129,13 +137,13 @@ def test_where_no_share_fits_the_learner_is_told() -> None:
 
 
 def test_samplers_that_are_named_leave_the_others_to_the_learner() -> None:
-    written = decided(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
+    written = fill_open_settings(recipe(placement={"samplers": 4}), QWEN, on("16x8xH100", "disaggregated"))
     assert layout(written)[:3] == (48, 2, 4)  # 4 x tp 8 of 128 are the samplers'
 
 
 def test_what_a_recipe_sets_is_kept() -> None:
     config = recipe(placement={"dp": 8, "tp": 8}, sampler={"tp": 8}, learner={"dtype": "float32"})
-    written = decided(config, QWEN, on("16x8xH100"))
+    written = fill_open_settings(config, QWEN, on("16x8xH100"))
     assert (*layout(written)[:2], written.sampler.tp, written.learner.dtype) == (8, 8, 8, "float32")
 
 
@@ -316,6 +324,6 @@ def test_gpus_that_idle_are_explained() -> None:
 
 def test_a_correction_is_the_default_where_another_policy_samples() -> None:
     ahead = recipe(placement={"kind": "disaggregated", "max_staleness": 1})
-    assert decided(ahead, QWEN, on("16x8xH100")).algorithm.correction == "token"
+    assert fill_open_settings(ahead, QWEN, on("16x8xH100")).algorithm.correction == "token"
     said = recipe(placement={"kind": "disaggregated", "max_staleness": 1}, algorithm={"correction": "none"})
-    assert decided(said, QWEN, on("16x8xH100")).algorithm.correction == "none"
+    assert fill_open_settings(said, QWEN, on("16x8xH100")).algorithm.correction == "none"

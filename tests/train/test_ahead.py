@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from earl.audit import audit
-from earl.dispatch.rows import empty
+from earl.dispatch.rows import empty_shard
 from earl.dispatch.transports.base import pack, unpack
 from earl.engine.model import load
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
 from earl.parallel.layout import Layout
 from earl.placement import async_rollout
 from earl.placement.async_rollout import Ticket
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import CallResults
@@ -105,7 +105,7 @@ class Place:
         self.config, self.group, self.lost_at = config, Crew(config.model_dump(), 2, losing), lost_at
 
     def open(self, saved):
-        here = embedded(self.config, Peers(), load(saved) if saved else None)
+        here = embedded_pipeline(self.config, Peers(), load(saved) if saved else None)
         weights, update, source = here.learner.weights, here.learner.update, str(saved) if saved else None
         tokens = probe_tokens(here.learner.vocab)
         here.learner.weights = lambda: (
@@ -123,7 +123,7 @@ class Place:
         hosts = np.zeros(1 + len(self.group), np.int32)
         manifest = Manifest(table, np.zeros(len(table.lengths), np.int32), Layout(), hosts)
         plan = manifest.plan()
-        target = empty(plan.target, 0, plan.lengths, plan.columns)
+        target = empty_shard(plan.target, 0, plan.lengths, plan.columns)
         for worker, actor in enumerate(self.group.actors):
             shard = actor.actor._episodes.shard(manifest.numbers(worker), table.columns)
             pieces = plan.pieces.where(plan.pieces.source == 1 + worker)

@@ -8,7 +8,7 @@ from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load, ModelShape
 from earl.parallel.profile import Point, Timing
 from earl.parallel.selector.decide import decide
-from earl.parallel.selector.selector import made_from
+from earl.parallel.selector.selector import inputs_from_json
 from earl.placement.peers import WorkerLost
 from earl.profiling.kept import Profile
 from earl.runs.journal import Clock
@@ -138,7 +138,7 @@ def test_every_decision_is_kept_and_can_be_made_again(tiny):
     layouts.choose_layout("update", 4, Clock())
     assert [one.step for one in notes.decisions] == [2, 4]
     assert notes.decisions[0].reason == "forced"
-    again = [decide(*made_from(one.inputs))[1] for one in notes.decisions]
+    again = [decide(*inputs_from_json(one.inputs))[1] for one in notes.decisions]
     assert [str(one.choice) for one in again] == [one.choice for one in notes.decisions]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.dispatch.plan import Pieces, TransferPlan
-from earl.dispatch.rows import Columns, Numbers, Shard, empty, ranges, token_bytes
+from earl.dispatch.rows import Columns, Numbers, Shard, empty_shard, ranges, token_bytes
 from earl.errors import EarlError
 
 # A message holds numbers end to end, column by column, piece by piece; no names, since both sides know the plan.
@@ -105,35 +105,35 @@ def execute(plan: TransferPlan, process: int, held: Shard, transport: Transport,
         Corrupted: when a message arrives damaged. Other processes may not notice.
         PeerLost: when another process fails.
     """
-    target = empty(plan.target, process, plan.lengths, plan.columns)
-    keep(plan, process, held, target)
+    target = empty_shard(plan.target, process, plan.lengths, plan.columns)
+    copy_kept_rows(plan, process, held, target)
     for hop in plan.hops:
         pieces, sizes = plan.of(process, hop), plan.sizes[hop]
-        going = _by(pieces, pieces.destination, process)
+        going = _by_process(pieces, pieces.destination, process)
         outgoing = {other: pack(own, plan.columns, target if hop else held) for other, own in going.items()}
         if checksums:
             sealed = {other: seal(message) for other, message in outgoing.items()}
-            came = _opened(plan, process, transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0)))
+            came = _without_checksums(plan, process, transport.exchange(sealed, sizes + CHECKSUM_BYTES * (sizes > 0)))
         else:
             came = transport.exchange(outgoing, sizes)
-        for other, own in _by(pieces, pieces.source, process).items():
+        for other, own in _by_process(pieces, pieces.source, process).items():
             unpack(came[other], own, plan.columns, target)
     return target
 
 
-def keep(plan: TransferPlan, process: int, held: Shard, target: Shard) -> None:
+def copy_kept_rows(plan: TransferPlan, process: int, held: Shard, target: Shard) -> None:
     """Copy the rows that stay on this process into its target."""
     pieces = plan.pieces
     kept = pieces.where((pieces.source == process) & (pieces.destination == process))
     unpack(pack(kept, plan.columns, held), kept, plan.columns, target)
 
 
-def _by(pieces: Pieces, others: NDArray[np.int64], process: int) -> dict[int, Pieces]:
+def _by_process(pieces: Pieces, others: NDArray[np.int64], process: int) -> dict[int, Pieces]:
     elsewhere = np.unique(others[others != process]).tolist()
     return {other: pieces.where(others == other) for other in elsewhere}
 
 
-def _opened(plan: TransferPlan, process: int, came: Mapping[int, Bytes]) -> Mapping[int, Bytes]:
+def _without_checksums(plan: TransferPlan, process: int, came: Mapping[int, Bytes]) -> Mapping[int, Bytes]:
     """Messages without their checksums. Raises Corrupted when one differs."""
     for source, message in came.items():
         if not intact(message):

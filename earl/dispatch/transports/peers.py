@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import AllToAllOptions, ProcessGroupGloo, Store,
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.base import Bytes, PeerLost
 from earl.dispatch.transports.rendezvous import Sealed, backend_for
-from earl.dispatch.transports.schedule import apart, steps
+from earl.dispatch.transports.schedule import stepped_sizes, steps
 
 PATIENCE_SECONDS = 600.0
 _CPU = torch.device("cpu")
@@ -35,11 +35,9 @@ class PeerTransport:
         self._patience = timedelta(seconds=seconds)
 
     def exchange(self, outgoing: Mapping[int, Bytes], sizes: Numbers) -> Mapping[int, Bytes]:
-        process, stepped = self.process, apart(self.hosts, sizes)
-        came = {
-            source: torch.empty(int(sizes[source, process]), dtype=torch.uint8)
-            for source in np.flatnonzero(sizes[:, process]).tolist()
-        }
+        process, stepped = self.process, stepped_sizes(self.hosts, sizes)
+        counts = dict(enumerate(sizes[:, process].tolist()))
+        came = {source: torch.empty(count, dtype=torch.uint8) for source, count in counts.items() if count}
         going = {to: torch.from_numpy(message) for to, message in outgoing.items()}
         at_once = self._post(
             [(source, message) for source, message in came.items() if not stepped[source, process]],

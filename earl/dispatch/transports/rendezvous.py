@@ -16,7 +16,7 @@ import torch
 from torch._C._distributed_c10d import Store, TCPStore
 
 SEAL_BYTES = 32
-PATIENCE_SECONDS = 1800.0
+TIMEOUT_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def backend_for(device: torch.device) -> str:
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
-def opened(place: Rendezvous, seconds: float = PATIENCE_SECONDS) -> Sealed:
+def open_store(place: Rendezvous, seconds: float = TIMEOUT_SECONDS) -> Sealed:
     """Listen at the rendezvous's address alone; the result knows the port."""
     with socket.create_server((place.address, place.port)) as listener:
         port = listener.getsockname()[1]
@@ -84,7 +84,7 @@ def opened(place: Rendezvous, seconds: float = PATIENCE_SECONDS) -> Sealed:
     return Sealed(store, Rendezvous(place.address, port, place.secret))
 
 
-def reached(place: Rendezvous, seconds: float = PATIENCE_SECONDS) -> Sealed:
+def join_store(place: Rendezvous, seconds: float = TIMEOUT_SECONDS) -> Sealed:
     """Connect to a rendezvous that another process has opened, or soon will."""
     return Sealed(TCPStore(place.address, place.port, is_master=False, **_patience(seconds)), place)
 

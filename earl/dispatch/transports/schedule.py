@@ -26,7 +26,9 @@ Permutation = tuple[Numbers, float]
 def permutations(load: Numbers) -> Iterator[Permutation]:
     """Permutations of a load [H, H] of bytes between hosts, long ones first, until what is left is short."""
     busiest = int(max(load.sum(axis=0).max(initial=0), load.sum(axis=1).max(initial=0)))
-    full = _filled_up(load, busiest)
+    sends, gets = busiest - load.sum(axis=1), busiest - load.sum(axis=0)
+    dummies = np.outer(sends, gets) / max(int(sends.sum()), 1)  # with these all rows and columns have the same sum
+    full = load + dummies
     longest = float(full.max(initial=0))
     while longest > busiest / len(load) * SHORTEST:
         to = _permutation(full, longest)
@@ -37,13 +39,6 @@ def permutations(load: Numbers) -> Iterator[Permutation]:
         size = float(full[chosen].min())
         full[chosen] -= size
         yield to, size
-
-
-def _filled_up(load: Numbers, busiest: int) -> NDArray[np.float64]:
-    """The load padded with dummy bytes, so that all rows and columns have the same sum."""
-    sends, gets = busiest - load.sum(axis=1), busiest - load.sum(axis=0)
-    missing = int(sends.sum())
-    return load + np.outer(sends, gets) / missing if missing else load.astype(np.float64)
 
 
 def _permutation(full: NDArray[np.float64], least: float) -> Numbers | None:
@@ -96,15 +91,15 @@ def rounds(load: Numbers) -> tuple[ExchangeRound, ...]:
 @lru_cache(maxsize=16)
 def _rounds(load: bytes, hosts: int) -> tuple[ExchangeRound, ...]:
     left = np.frombuffer(load, np.int64).reshape(hosts, hosts).copy()
-    to, count = _taken(left, permutations(left.copy()) if hosts <= MOST_HOSTS else [])
+    to, count = _take_rounds(left, permutations(left.copy()) if hosts <= MOST_HOSTS else [])
     _append(left, to, count)
     _dissolve(to, count)
     here = np.arange(hosts)
-    shifts = _taken(left, (((here + shift) % hosts, int(left.max())) for shift in range(1, hosts)))
+    shifts = _take_rounds(left, (((here + shift) % hosts, int(left.max())) for shift in range(1, hosts)))
     return _pieces([*to, *shifts[0]], [*count, *shifts[1]])
 
 
-def _taken(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Numbers]:
+def _take_rounds(left: Numbers, turns: Iterable[Permutation]) -> tuple[Numbers, Numbers]:
     """Receiver and bytes by round and host, [R, H] each; subtracted from `left`."""
     here, taken = np.arange(len(left)), []
     for to, size in turns:
@@ -172,7 +167,7 @@ class TransferStep:
     source: MessagePart | None
 
 
-def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
+def stepped_sizes(hosts: Numbers, sizes: Numbers) -> Numbers:
     """The messages that go step by step, [P, P]; 0 for those that may all go at once. hosts: [P], the host of each
     process; sizes: [P, P], bytes between processes. Messages go at once where they cross no link, or where the load of
     every host is small."""
@@ -186,7 +181,7 @@ def apart(hosts: Numbers, sizes: Numbers) -> Numbers:
 def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep]:
     """The steps of one process, in order; all processes compute the same rounds."""
     seats, host_of = _seats(hosts)
-    load = _load(sizes, host_of, len(seats))
+    load, sent, received = _load(sizes, host_of, len(seats)), sizes[process], sizes[:, process]
     here, most = int(host_of[process]), seats.shape[1]
     seat = int(np.flatnonzero(seats[here] == process)[0])
 
@@ -201,9 +196,7 @@ def steps(hosts: Numbers, process: int, sizes: Numbers) -> Iterator[TransferStep
         going = int(load[here, to]), int(turn.begin[here]), int(turn.end[here])
         coming = int(load[source, here]), int(turn.begin[source]), int(turn.end[source])
         for shift in range(most):
-            step = TransferStep(
-                part(to, shift, *going, sizes[process]), part(source, -shift, *coming, sizes[:, process])
-            )
+            step = TransferStep(part(to, shift, *going, sent), part(source, -shift, *coming, received))
             if step.to or step.source:
                 yield step
 

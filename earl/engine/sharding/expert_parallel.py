@@ -69,7 +69,7 @@ class SpreadExperts:
         return summed(pad(part, (0, 0, start, len(states) - start - own)), self.tp_group)
 
     def _visited(self, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """As `__call__`, for tokens of this process alone."""
+        """The same as `__call__`, for tokens of this process alone."""
         if get_world_size(self.group) == 1:
             return self._computed(states, chosen, weights)
         order = chosen.flatten().argsort(stable=True)
@@ -94,7 +94,8 @@ class SpreadExperts:
         return sent, taken.tolist()
 
     def _computed(self, states: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """Of own experts. Without any token they compute one of zeros, so that FSDP2 has gradients to sum."""
+        """The results of own experts. Without any token they compute one of zeros, so that FSDP2 has gradients to
+        sum."""
         if len(states):
             return self.compute(states, chosen, weights)
         return self.compute(states.new_zeros(1, states.shape[1]), chosen.new_zeros(1, 1), weights.new_zeros(1, 1))[:0]

@@ -10,14 +10,7 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from earl.dispatch.transports.rendezvous import (
-    PATIENCE_SECONDS,
-    Rendezvous,
-    Sealed,
-    backend_for,
-    opened,
-    reached,
-)
+from earl.dispatch.transports.rendezvous import TIMEOUT_SECONDS, Rendezvous, Sealed, backend_for, join_store, open_store
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 
@@ -60,7 +53,8 @@ class Mesh:
         return self.grid.get_group("dp")
 
     def experts(self) -> tuple[DeviceMesh, ProcessGroup]:
-        """Of a mixture, joined anew: for experts what `shards` is for other tensors, and this process's ep group."""
+        """The processes over which FSDP2 shards the experts of a mixture, and this process's ep group; joined by this
+        call."""
         layout = self.layout
         grid, shards = _sharding(self.device, layout, layout.expert_shards, layout.ep)
         return shards, grid.get_group("parts")
@@ -80,7 +74,7 @@ def join(
     place: Rendezvous,
     store: Sealed | None = None,
     device: str = "cpu",
-    timeout_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Mesh:
     """Join `layout.size` processes as a grid; see `join_group`."""
     where = torch.device(device)
@@ -105,7 +99,7 @@ def join_group(
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.set_device(device)
-    store = (store or opened(place, timeout_seconds)) if rank == 0 else reached(place, timeout_seconds)
+    store = (store or open_store(place, timeout_seconds)) if rank == 0 else join_store(place, timeout_seconds)
     distributed.init_process_group(
         backend_for(device),
         store=store.plain if cuda else store,

@@ -19,14 +19,14 @@ from torch.distributed.tensor import DTensor
 from earl.config import LearnerConfig
 from earl.dispatch.weights import Weight, WeightPiece, regrouping
 from earl.engine.checkpoint_tensors import TensorPart, TensorSource
-from earl.engine.lora import adapt, drawn, is_factor, plain
+from earl.engine.lora import adapt, base_name, initial_factor, is_factor
 from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
-from earl.engine.ranks import Ranks
+from earl.engine.ranks import Ranks, gradient_of
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.expert_parallel import expert_layers, spread
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import gathered, split
-from earl.parallel.layout import EXPERTS, Axis, Box, check_shared, chunk
+from earl.parallel.layout import EXPERTS, Axis, check_shared, chunk
 
 
 class Shards(Ranks):
@@ -48,7 +48,16 @@ class Shards(Ranks):
         scorer = self._root = self._built(values, frozen=False)
         weights = {} if self._stored else policy.model.state_dict()
         for name, parameter in scorer.model.named_parameters():
-            self._fill(name, parameter, weights)
+            box, shape = self.box(name, parameter)
+            if not box.numbers:
+                continue
+            if is_factor(name):
+                part = initial_factor(name, shape)[box.slices]
+            elif self._stored:
+                part = self._stored.read(base_name(name), box)
+            else:
+                part = weights[base_name(name)][box.slices]
+            self.local(parameter.detach()).copy_(part)
         return scorer
 
     def twin(self, scorer: Scorer) -> Scorer:
@@ -75,7 +84,7 @@ class Shards(Ranks):
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
         """FSDP2 has summed gradients over dp × cp, those of experts over all processes; other unsplit parameters still
         have to be synchronised over tp."""
-        named = [(name, self.local(_grad(parameter))) for name, parameter in parameters.items()]
+        named = [(name, self.local(gradient_of(parameter))) for name, parameter in parameters.items()]
         self._even(named)
         squares = torch.zeros((), device=self.mesh.device)
         for name, gradient in named:
@@ -112,7 +121,7 @@ class Shards(Ranks):
     def regrouped(self, parts: Mapping[str, TensorPart], owners: Mapping[str, int]) -> Mapping[str, Tensor]:
         if self.layout.size == 1:
             return super().regrouped(parts, owners)
-        axes = {plain(name): axis for name, axis in self.axes.items()}
+        axes = {base_name(name): axis for name, axis in self.axes.items()}
         return regrouped(parts, axes, owners, self.mesh)
 
     def _built(self, values: bool, frozen: bool) -> Scorer:
@@ -127,7 +136,10 @@ class Shards(Ranks):
         named = scorer.named_parameters(remove_duplicate=False)
         self.shapes = {own_name(name): tuple(parameter.shape) for name, parameter in named}
         check_shared(shape_of(model), self.layout)
-        self.axes = self._spread(model)
+        self.axes = {}
+        if expert_layers(model):
+            self._experts = self._experts or self.mesh.experts()
+            self.axes = spread(model, self._experts[1], group)
         if group is not None:
             splits = split(model, tp, self.mesh.tp_rank, group)
             self.axes, self._partial = {**self.axes, **splits.axes}, splits.partial
@@ -140,13 +152,6 @@ class Shards(Ranks):
         self._shard(scorer, learner, frozen)
         make_buffers(model, self.mesh.device)
         return scorer
-
-    def _spread(self, model: Any) -> dict[str, Axis]:
-        """Spread the experts of a mixture; returns the tensors that are."""
-        if not expert_layers(model):
-            return {}
-        self._experts = self._experts or self.mesh.experts()
-        return spread(model, self._experts[1], self.mesh.tp_group)
 
     def _shard(self, scorer: Scorer, learner: LearnerConfig, frozen: bool) -> None:
         """Apply FSDP2 to the experts of every layer, every layer, and the scorer around them; then allocate memory."""
@@ -167,21 +172,6 @@ class Shards(Ranks):
         if scorer.value_head is not None:
             for parameter in scorer.value_head.parameters():
                 self.local(parameter.detach()).zero_()
-
-    def _fill(self, name: str, parameter: Tensor, weights: Mapping[str, Tensor]) -> None:
-        box, shape = self.box(name, parameter)
-        if box.numbers:
-            part = drawn(name, shape)[box.slices] if is_factor(name) else self._part(plain(name), box, weights)
-            self.local(parameter.detach()).copy_(part)
-
-    def _part(self, name: str, box: Box, weights: Mapping[str, Tensor]) -> Tensor:
-        return self._stored.read(name, box) if self._stored else weights[name][box.slices]
-
-
-def _grad(parameter: nn.Parameter) -> Tensor:
-    if parameter.grad is None:  # unused in the loss
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
 
 
 # Regrouping: from every rank's boxes to whole tensors, each on the rank that writes it. No rank ever holds more than

@@ -24,7 +24,7 @@ CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CHUNK_BYTES = GIB  # of weights in shared memory at once
 
 
-def asked(engine: Any, name: str, *arguments: Any) -> int:
+def call_workers(engine: Any, name: str, *arguments: Any) -> int:
     """The sum of all workers' results of a method of `WeightLoader`. Raises EarlError when one has failed."""
     answers = engine.collective_rpc(name, args=arguments)
     if faults := [answer.fault for answer in answers if answer.fault]:
@@ -34,7 +34,7 @@ def asked(engine: Any, name: str, *arguments: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineDevice:
-    """What CPUs and GPUs have in common: how an engine gets weights."""
+    """Gives weights to an engine, on CPUs and GPUs alike."""
 
     tolerance: float  # how far a log-prob of the engine may be from the learner's
     dtype: torch.dtype
@@ -45,24 +45,22 @@ class EngineDevice:
         weights out for its kernels once all are there."""
         engine.collective_rpc("start_weight_update")
         try:
-            return (
-                asked(engine, "load_sent", weights) if isinstance(weights, SentWeights) else self._read(engine, weights)
-            )
+            if isinstance(weights, SentWeights):
+                return call_workers(engine, "load_sent", weights)
+            return self._load_files(engine, weights)
         finally:
             engine.collective_rpc("finish_weight_update")
 
-    def _read(self, engine: Any, weights: Mapping[str, Tensor]) -> int:
+    def _load_files(self, engine: Any, weights: Mapping[str, Tensor]) -> int:
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        cast = ((name, self._cast(tensor)) for name, tensor in _without_doubles(weights).items())
+        named = _without_doubles(weights).items()
+        cast = ((name, tensor.to(self.dtype) if tensor.is_floating_point() else tensor) for name, tensor in named)
         with tempfile.TemporaryDirectory(prefix="earl-weights-", dir=shared) as folder:
             path, read = Path(folder) / "weights.safetensors", 0
-            for some in bundles(cast, _bytes, CHUNK_BYTES):
+            for some in bundles(cast, lambda named: named[1].nbytes, CHUNK_BYTES):
                 save_file(dict(some), path)
-                read += asked(engine, "load_from", str(path))
+                read += call_workers(engine, "load_from", str(path))
         return read
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.dtype if tensor.is_floating_point() else tensor.dtype).contiguous()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +74,8 @@ class Cpu(EngineDevice):
         """Variables that vLLM reads when it is imported or started: a thread per device, each on its own core."""
         cores = sorted(os.sched_getaffinity(0))
         bound = "|".join(str(cores[rank % len(cores)]) for rank in range(sampler.tp))
-        return {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind" if sampler.tp == 1 else bound,
-        }
+        threads = "nobind" if sampler.tp == 1 else bound
+        return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": threads}
 
     def arguments(self, sampler: SamplerConfig, max_tokens: int) -> dict[str, Any]:
         """Prompts are prefilled whole: chunked prefill breaks seeded sampling on CPUs (vLLM 0.32)."""
@@ -177,7 +173,3 @@ def _without_doubles(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         return weights
     once = {tensor.data_ptr(): name for name, tensor in reversed([*weights.items()])}
     return {name: weights[name].contiguous() for name in once.values()}
-
-
-def _bytes(named: tuple[str, Tensor]) -> int:
-    return named[1].nbytes

@@ -18,7 +18,7 @@ from earl.config import SamplerConfig
 from earl.dispatch.weights import SentWeights
 from earl.engine.model import Policy
 from earl.engine.sampler import NOTHING_CUT, Probe, Sampler, Truncation, check
-from earl.engine.vllm.device import Cpu, Gpu, asked, device, require_vllm
+from earl.engine.vllm.device import Cpu, Gpu, call_workers, device, require_vllm
 from earl.errors import EarlError, boundary
 from earl.seeds import derive
 from earl.trajectory import Completion, Prompt
@@ -69,7 +69,7 @@ class VllmSampler(Sampler):
         if fault.message:
             raise EarlError(f"vLLM's engine cannot be made: {fault.message}")
         # Also called when this object or Python ends.
-        self._close = weakref.finalize(self, _closed, self._thread, self._engine, self._replies)
+        self._close = weakref.finalize(self, _close_engine, self._thread, self._engine, self._replies)
         if not any(parameter.is_meta for parameter in policy.model.parameters()):
             self.load(policy.model.state_dict(), version=0)
 
@@ -89,7 +89,7 @@ class VllmSampler(Sampler):
 
     def join_weights(self, *where: Any) -> None:
         """Let every worker join the ranks that will send it weights; see `WeightLoader.join_weights`."""
-        self._exclusively(lambda engine: asked(engine, "join_weights", *where))
+        self._exclusively(lambda engine: call_workers(engine, "join_weights", *where))
 
     def load(self, weights: Mapping[str, Tensor] | SentWeights, version: int, probe: Probe | None = None) -> None:
         """Take new weights, and drop everything computed with the old ones; unfinished replies continue. probe: if
@@ -101,9 +101,9 @@ class VllmSampler(Sampler):
 
         def take(engine: Any) -> None:
             self.received_bytes = self._device.hand_over(engine, weights)
-            self.needed_bytes = asked(engine, "weight_bytes")
+            self.needed_bytes = call_workers(engine, "weight_bytes")
             assert engine.reset_prefix_cache(), "nothing runs while weights are loaded"
-            check(expected, _measured(engine, expected), self._device.tolerance, version)
+            check(expected, _probe_logprobs(engine, expected), self._device.tolerance, version)
             self.version = version
 
         self._exclusively(take)
@@ -133,7 +133,7 @@ class VllmSampler(Sampler):
                 self._unsound = error
                 raise
             except Exception as error:
-                self._unsound = _ended(f"{type(error).__name__}: {error}")
+                self._unsound = _engine_error(f"{type(error).__name__}: {error}")
                 raise self._unsound from error
             finally:
                 self._enter(waiting)
@@ -183,7 +183,7 @@ class VllmSampler(Sampler):
             for output in self._engine.step():
                 self._hand_out(output)
         if fault.message:
-            self._unsound = _ended(fault.message)
+            self._unsound = _engine_error(fault.message)
             _fail(self._replies, self._unsound)
         self._go_on()
 
@@ -199,7 +199,7 @@ class VllmSampler(Sampler):
             reply.done.set_result(Completion(reply.tokens, reply.logprobs, reply.versions, finished))
 
 
-def _ended(cause: str) -> EarlError:
+def _engine_error(cause: str) -> EarlError:
     return EarlError(f"vLLM's engine has ended: {cause}")
 
 
@@ -209,12 +209,12 @@ def _fail(replies: dict[str, SampledReply], error: EarlError) -> None:
     replies.clear()
 
 
-def _closed(thread: ThreadPoolExecutor, engine: Any, replies: dict[str, SampledReply]) -> None:
+def _close_engine(thread: ThreadPoolExecutor, engine: Any, replies: dict[str, SampledReply]) -> None:
     # The garbage collector may call this from any thread.
     thread.shutdown(wait=current_thread() not in thread._threads, cancel_futures=True)
     with boundary():
         engine.engine_core.shutdown()
-    _fail(replies, _ended("it was closed"))
+    _fail(replies, _engine_error("it was closed"))
 
 
 def _engine(model: Any, config: SamplerConfig, where: Cpu | Gpu, max_tokens: int) -> Any:
@@ -247,7 +247,7 @@ def _engine(model: Any, config: SamplerConfig, where: Cpu | Gpu, max_tokens: int
         return LLMEngine.from_engine_args(arguments)
 
 
-def _measured(engine: Any, probe: Probe) -> list[float]:
+def _probe_logprobs(engine: Any, probe: Probe) -> list[float]:
     """The engine's log-probs [T - 1] of a probe's tokens."""
     from vllm import SamplingParams
 

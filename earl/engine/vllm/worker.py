@@ -21,8 +21,8 @@ from vllm.model_executor.layers import utils
 
 from earl.dispatch.rows import Numbers
 from earl.dispatch.transports.peers import PeerTransport, join
-from earl.dispatch.transports.rendezvous import Rendezvous, reached
-from earl.dispatch.weights import SentWeights, WeightPlan, assembled
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store
+from earl.dispatch.weights import SentWeights, Weight, assemble
 from earl.engine.checkpoint_tensors import parts_of
 from earl.errors import boundary
 from earl.parallel.layout import Box, whole
@@ -53,7 +53,7 @@ class UnreadSlice(Tensor):
         return self.whole_part(self._box)
 
     def sliced(self, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
-        """As `aten.slice` does."""
+        """Slice like `aten.slice`."""
         if step != 1:
             stepped: Tensor = torch.ops.aten.slice(self.read(), axis, start, end, step)
             return stepped
@@ -119,7 +119,7 @@ class WeightLoader:
     def join_weights(self, where: Rendezvous, first: int, hosts: Numbers, address: str, seconds: float) -> int:
         """Join the learner's ranks; `first` is the process of this engine's first worker. See `peers.join`."""
         self.leave_weights()
-        self._store = reached(where)
+        self._store = join_store(where)
         self._peers: PeerTransport | None = join(self._store, first + self.rank, hosts, address, seconds, self.device)
         return 0
 
@@ -133,9 +133,10 @@ class WeightLoader:
         """Load this worker's slices, which the ranks send meanwhile."""
         peers, plan, reader = self._peers, sent.manifest.plan, self.rank + 1
         assert peers is not None, "all have joined"
-        came = assembled(plan, reader, (peers.exchange({}, sizes) for sizes in sent.exchanges()))
+        came = assemble(plan, reader, (peers.exchange({}, sizes) for sizes in sent.exchanges()))
         try:
-            return self._load(_within(plan, number, plan.needed(number, reader), part) for number, part in came)
+            parts = ((plan.weights[number], part) for number, part in came)
+            return self._load(_within(weight, weight.needed(reader, plan.readers), part) for weight, part in parts)
         except Exception:
             self.leave_weights()  # the others need not wait for this process
             raise
@@ -156,14 +157,12 @@ class WeightLoader:
 
     @answering
     def weight_bytes(self) -> int:
-        """Of the weights that this worker computes with."""
+        """The bytes of the weights with which this worker computes."""
         held = {tensor.data_ptr(): tensor.nbytes for tensor in self.model_runner.model.parameters()}
         return sum(held.values())
 
 
-def _within(plan: WeightPlan, number: int, own: Box, part: Tensor) -> ArrivedTensor:
-    weight = plan.weights[number]
-
+def _within(weight: Weight, own: Box, part: Tensor) -> ArrivedTensor:
     def read(box: Box) -> Tensor:
         if box.numbers and own.common(box) != box:
             raise ValueError(f"vLLM needs other parts of {weight.name!r} than were sent: it splits it otherwise")

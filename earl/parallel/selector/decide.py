@@ -36,7 +36,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PastLayout:
     choice: Choice
     step: int
     lost_seconds: float = 0.0
@@ -51,7 +51,7 @@ class StageState:
 
     current: Choice | None = None
     since: int | None = None  # step of the last switch; None: there was none
-    left: tuple[Left, ...] = ()  # choices that were left, each once, the latest last
+    left: tuple[PastLayout, ...] = ()  # choices that were left, each once, the latest last
     backs: tuple[int, ...] = ()  # steps of switches back
     steps: int = 0  # decisions so far
     fastest: tuple[Choice, ...] = ()
@@ -202,7 +202,7 @@ FALLEN = 0.9
 """After a memory-forced switch, going back requires the longest contexts to fall to this share of what did not fit."""
 
 
-def recent(state: StageState, inputs: Inputs) -> set[Choice]:
+def recently_left(state: StageState, inputs: Inputs) -> set[Choice]:
     """Choices left recently: to take one again is a switch back."""
     return {one.choice for one in state.left if one.step > inputs.step - inputs.settings.back_steps}
 
@@ -213,7 +213,7 @@ def risks(state: StageState, inputs: Inputs, dwell_steps: float) -> Floats:
     If an advantage lasts 100 steps on average, and no other switch is free for 100, the load has reversed for
     100 - 100 * (1 - 0.99 ** 100) = 36.6 of them: a choice that lost 0.5 s a step has to save 18 s more.
     """
-    settings, kept, known = inputs.settings, 1 - 1 / max(dwell_steps, 2.0), recent(state, inputs)
+    settings, kept, known = inputs.settings, 1 - 1 / max(dwell_steps, 2.0), recently_left(state, inputs)
     spent = settings.back_steps - (inputs.step - state.backs[-1]) if state.backs else 0
     lost = {}
     for one in state.left:
@@ -233,7 +233,7 @@ def hindrance(state: StageState, inputs: Inputs, wanted: int, saved_seconds: flo
     wait = 0 if state.since is None else state.since + settings.rest_steps - inputs.step
     if wait > 0 and wait * saved_seconds < cost_seconds:
         return f"the last switch was at step {state.since}"
-    if one.choice not in recent(state, inputs):
+    if one.choice not in recently_left(state, inputs):
         return ""
     if state.backs:
         return f"it was left lately, and step {state.backs[-1]} switched back already"
@@ -246,7 +246,7 @@ def hindrance(state: StageState, inputs: Inputs, wanted: int, saved_seconds: flo
     return ""
 
 
-def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[Left, ...]:
+def past_layouts(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[PastLayout, ...]:
     """The left choices once the present one is left too: each once, with its loss at the last time."""
     own = next((one for one in inputs.candidates if one.choice == state.current), None)
     if state.current is None:
@@ -254,21 +254,17 @@ def left(state: StageState, inputs: Inputs, taken: int, freely: bool) -> tuple[L
     lost = own.seconds[0] - inputs.candidates[taken].seconds[0] if own and freely else 0.0
     unfit = inputs.longest_tokens[own.fits] if own and not freely and own.fits < len(AHEAD) else None
     before = tuple(one for one in state.left if one.choice != state.current)
-    return (*before, Left(state.current, inputs.step, max(0.0, lost), unfit))
+    return (*before, PastLayout(state.current, inputs.step, max(0.0, lost), unfit))
 
 
 CLEARLY = 0.02
 """A choice is clearly the fastest when it is faster than the last fastest by this share."""
 
 
-def watched(state: StageState, inputs: Inputs) -> StageState:
+def note_fastest(state: StageState, inputs: Inputs) -> StageState:
     """Count the decision, drop old records, and note whether another choice is now the fastest."""
     since = inputs.step - inputs.settings.back_steps
-    state = replace(
-        state,
-        steps=state.steps + 1,
-        backs=tuple(step for step in state.backs if step > since),
-    )
+    state = replace(state, steps=state.steps + 1, backs=tuple(step for step in state.backs if step > since))
     feasible = [one for one in inputs.candidates if one.fits]
     if not feasible:
         return state
@@ -288,13 +284,13 @@ def dwell_steps(state: StageState, settings: Settings) -> float:
 
 def decide(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     """The stage's choice at this step, and the next state. Raises EarlError when no candidate fits."""
-    after, decision = _decided(watched(state, inputs), inputs)
+    after, decision = _decide(note_fastest(state, inputs), inputs)
     return after, replace(decision, state=state)
 
 
-def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
+def _decide(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     if not any(one.fits for one in inputs.candidates):
-        return _cornered(state, inputs)
+        return _last_resort(state, inputs)
     allowed = _allowed(inputs)
     dwell = dwell_steps(state, inputs.settings)
     counts = weights(dwell, inputs.remaining)
@@ -306,39 +302,39 @@ def _decided(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     if present is None or not allowed[present]:
         best = int(np.argmin(known + costs))
         reason = "first" if state.current is None else "forced"
-        return _taken(state, inputs, best, reason, _compelled(state, inputs))
+        return _take(state, inputs, best, reason, _why_forced(state, inputs))
     if inputs.candidates[present].origin == "measured":  # one after the other
         total = np.where(allowed, totals(inputs.candidates, seconds, counts, plain), np.inf) - worth(inputs, counts)
         wanted = _cheapest(total, plain, present)
         if state.on_trial or (wanted != present and inputs.candidates[wanted].telling):
-            return _tried(state, inputs, total, plain, present, wanted)
+            return _weigh_trial(state, inputs, total, plain, present, wanted)
     risked = costs + risks(state, inputs, dwell)
     with_risks = np.where(allowed, totals(inputs.candidates, seconds, counts, risked), np.inf)
-    return _weighed(state, inputs, known, costs, present, _cheapest(with_risks, risked, present))
+    return _weigh(state, inputs, known, costs, present, _cheapest(with_risks, risked, present))
 
 
-def _tried(
+def _weigh_trial(
     state: StageState, inputs: Inputs, total: Floats, costs: Floats, present: int, wanted: int
 ) -> tuple[StageState, Decision]:
     """A switch to a choice of which too little is known, or away from such a one. Hysteresis guards against loads that
     turn, not against errors of predictions, so neither counts as a switch back nor has to wait."""
     if wanted == present:
-        return _taken(state, inputs, present, "stays", "it is on trial, and no other choice is worth the switch to it")
+        return _take(state, inputs, present, "stays", "it is on trial, and no other choice is worth the switch to it")
     one = inputs.candidates[wanted]
     tells = "what a step of it tells is weighed, too" if one.telling else "what was tried is no better"
     saves = f"{one.choice} ({one.origin}) is expected to save {total[present] - total[wanted]:.3g} s in all"
     why = f"{saves}; the switch is weighed with {costs[wanted]:.3g} s; {tells}"
-    return _taken(state, inputs, wanted, "trial", why)
+    return _take(state, inputs, wanted, "trial", why)
 
 
-def _weighed(
+def _weigh(
     state: StageState, inputs: Inputs, total: Floats, costs: Floats, present: int, safe: int
 ) -> tuple[StageState, Decision]:
     """The choice if the present one may stay; `safe` is the cheapest with the cost of its risks.
     If the cheapest cannot be taken, the second best is not taken instead."""
     wanted = _cheapest(total, costs, present)
     if wanted == present:
-        return _taken(state, inputs, present, "stays", "no other choice saves more than the switch to it costs")
+        return _take(state, inputs, present, "stays", "no other choice saves more than the switch to it costs")
     better = inputs.candidates[wanted]
     now = inputs.candidates[present].seconds[0] - better.seconds[0]
     reason = "faster" if now > 0 else "trial"
@@ -350,40 +346,35 @@ def _weighed(
     if not but and safe != wanted:
         but = "the load may turn again before it could be left"
     if but:
-        return _taken(state, inputs, present, "held", f"{saved}; but {but}")
-    return _taken(state, inputs, wanted, reason, saved)
+        return _take(state, inputs, present, "held", f"{saved}; but {but}")
+    return _take(state, inputs, wanted, reason, saved)
 
 
 def _cheapest(total: Floats, costs: Floats, present: int) -> int:
     return int(np.argmin(np.where(np.arange(len(total)) == present, total, total + costs)))
 
 
-def _compelled(state: StageState, inputs: Inputs) -> str:
+def _why_forced(state: StageState, inputs: Inputs) -> str:
     """Why the present choice has to be left."""
     present = next((one for one in inputs.candidates if one.choice == state.current), None)
     if state.current is None:
         return "the cheapest of what fits"
     if present is None:
         return f"{state.current} is not among the candidates any more"
-    ahead = AHEAD[present.fits]
+    ahead, tokens = AHEAD[present.fits], inputs.longest_tokens[present.fits]
     when = f"in {ahead} steps" if ahead else "now"
-    return (
-        f"{present.choice} does not fit contexts of {inputs.longest_tokens[present.fits]} tokens, expected {when}: "
-        + (present.why_not)
-    )
+    return f"{present.choice} does not fit contexts of {tokens} tokens, expected {when}: {present.why_not}"
 
 
 def _allowed(inputs: Inputs) -> NDArray[np.bool_]:
     """What fits until a switch can complete; if nothing does, what fits longest. [C]"""
-    ahead = (
-        inputs.settings.guard_steps if inputs.remaining is None else min(inputs.settings.guard_steps, inputs.remaining)
-    )
-    guard = sum(steps <= ahead for steps in AHEAD)
+    most, left = inputs.settings.guard_steps, inputs.remaining
+    guard = sum(steps <= (most if left is None else min(most, left)) for steps in AHEAD)
     fits = np.array([one.fits for one in inputs.candidates])
     return fits >= min(guard, int(fits.max()))
 
 
-def _cornered(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
+def _last_resort(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
     """If nothing fits what may come: the present choice if the last contexts fit, else the fastest that fits them."""
     left = [number for number, one in enumerate(inputs.candidates) if one.fits_seen]
     reasons = "; ".join(f"{one.choice}: {one.why_not}" for one in inputs.candidates)
@@ -393,10 +384,10 @@ def _cornered(state: StageState, inputs: Inputs) -> tuple[StageState, Decision]:
         raise EarlError(f"{inputs.stage} at step {inputs.step}: {nothing}; {cure}")
     best = min(left, key=lambda n: (inputs.candidates[n].choice != state.current, inputs.candidates[n].seconds[0]))
     reason = "first" if state.current is None else "forced"
-    return _taken(state, inputs, best, reason, f"{nothing}, but what was seen last does")
+    return _take(state, inputs, best, reason, f"{nothing}, but what was seen last does")
 
 
-def _taken(state: StageState, inputs: Inputs, number: int, reason: str, why: str) -> tuple[StageState, Decision]:
+def _take(state: StageState, inputs: Inputs, number: int, reason: str, why: str) -> tuple[StageState, Decision]:
     one = inputs.candidates[number]
     choice, tried = one.choice, bool(one.telling)
     decision = Decision(inputs.step, inputs.stage, choice, state.current, reason, why, inputs, state)
@@ -404,7 +395,7 @@ def _taken(state: StageState, inputs: Inputs, number: int, reason: str, why: str
         return replace(state, on_trial=state.on_trial and (tried or one.origin == "predicted")), decision
     if reason == "trial":
         return replace(state, current=choice, on_trial=tried), decision
-    backs = (*state.backs, inputs.step) if choice in recent(state, inputs) else state.backs
-    gone = left(state, inputs, number, reason == "faster")
+    backs = (*state.backs, inputs.step) if choice in recently_left(state, inputs) else state.backs
+    gone = past_layouts(state, inputs, number, reason == "faster")
     since = None if state.current is None else inputs.step
     return replace(state, current=choice, since=since, left=gone, backs=backs, on_trial=False), decision

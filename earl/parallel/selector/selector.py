@@ -20,7 +20,7 @@ from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.parallel.layout import STAGES, Choice, Stage, bucket_of
 from earl.parallel.memory import Load, Origin
-from earl.parallel.profile import SURE, SURE_NOW, Cells, correction, measured, place_of
+from earl.parallel.profile import SURE, SURE_NOW, Cells, add_measurement, correction, place_of
 from earl.parallel.selector.decide import AHEAD, Candidate, Decision, Floats, Inputs, Settings, StageState, decide
 
 
@@ -38,7 +38,7 @@ KEPT_STEPS = 200  # steps of contexts that forecasts use
 
 
 @dataclass(frozen=True, slots=True)
-class Barred:
+class OomBan:
     """A choice that ran out of memory: excluded for this bucket and all above."""
 
     choice: Choice
@@ -62,7 +62,7 @@ class Memory:
 
     loads: list[tuple[int, Load]] = field(default_factory=list)  # in order of step
     cells: dict[Stage, Cells] = field(default_factory=lambda: {stage: [] for stage in STAGES})
-    barred: list[Barred] = field(default_factory=list)
+    barred: list[OomBan] = field(default_factory=list)
     switches: list[SwitchCost] = field(default_factory=list)  # each choice once
     stages: dict[Stage, StageState] = field(default_factory=lambda: {stage: StageState() for stage in STAGES})
 
@@ -85,7 +85,7 @@ FUTURES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Quantiles of the forecast, each the middle of a fifth of the futures."""
 
 
-def room(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: Settings) -> Floats:
+def longest_contexts(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: Settings) -> Floats:
     """Tokens of the longest context, by look-ahead: those to prepare for, and in each of FUTURES. [1 + F, P]
 
     The far upper end is rarely reached, so excluding a layout because of it would waste its advantage in most
@@ -95,13 +95,13 @@ def room(history: Sequence[tuple[int, float]], ahead: Sequence[int], settings: S
     """
     median, upper, *futures = outlook(history, ahead, (0.5, settings.longest_quantile, *FUTURES)).T
     upper = upper * np.where(np.array(ahead) > 0, settings.longest_margin, 1.0)
-    soon = guarded(settings)
+    soon = num_guarded(settings)
     spread = upper[soon - 1] / max(1.0, median[soon - 1])
     rows = [upper, *(np.where(np.arange(len(AHEAD)) < soon, upper, spread * own) for own in futures)]
     return np.maximum.accumulate(rows, axis=1)
 
 
-def guarded(settings: Settings) -> int:
+def num_guarded(settings: Settings) -> int:
     """Number of look-aheads at which a choice has to fit the upper end."""
     return sum(steps <= settings.guard_steps for steps in AHEAD)
 
@@ -119,7 +119,7 @@ class Selector:
         `switch_seconds` is the assumed cost of a switch; it weighs as much as one measurement."""
         self._candidates, self._costs = dict(candidates), costs
         self._switch_seconds, self._settings, self._steps = dict(switch_seconds), settings or Settings(), steps
-        self._soon = guarded(self._settings)
+        self._soon = num_guarded(self._settings)
         self._memory = Memory()
 
     def record_load(self, step: int, load: Load) -> None:
@@ -130,11 +130,11 @@ class Selector:
     def measured(self, choice: Choice, load: Load, seconds: float) -> None:
         stage = choice.stage
         predicted = self._costs.seconds(choice, load)
-        self._memory.cells[stage] = measured(self._memory.cells[stage], choice, load, seconds, predicted)
+        self._memory.cells[stage] = add_measurement(self._memory.cells[stage], choice, load, seconds, predicted)
 
     def out_of_memory(self, choice: Choice, load: Load, step: int) -> None:
         """Bar a choice for such contexts and loads and above; a repetition of this step expects them again."""
-        self._memory.barred.append(Barred(choice, load, step))
+        self._memory.barred.append(OomBan(choice, load, step))
 
     def switched(self, choice: Choice, seconds: float) -> None:
         before = self._memory.switch_cost(choice)
@@ -191,12 +191,12 @@ class Selector:
         self._memory = _MEMORY.validate_python(state)
 
     def _loads(self, step: int) -> list[list[Load]]:
-        """Expected loads by look-ahead: the median of the mean; of the longest, each row of `room`."""
+        """Expected loads by look-ahead: the median of the mean; of the longest, each row of `longest_contexts`."""
         last, load = self._memory.loads[-1][0], self._met(step)
         ahead = [step - last + steps for steps in AHEAD]
         means = outlook([(own, known.mean_tokens) for own, known in self._memory.loads], ahead, (0.5,))[:, 0]
-        rows = room([(own, float(known.longest_tokens)) for own, known in self._memory.loads], ahead, self._settings)
-        capped = np.minimum(rows, load.limit_tokens)
+        longest = [(own, float(known.longest_tokens)) for own, known in self._memory.loads]
+        capped = np.minimum(longest_contexts(longest, ahead, self._settings), load.limit_tokens)
         capped = np.maximum(capped, load.longest_tokens) if self._failed(step) else capped
         return [
             [
@@ -282,14 +282,14 @@ def _never_shrinking(loads: Sequence[Load]) -> list[Load]:
 _STATE_FORM, _INPUTS = TypeAdapter(StageState), TypeAdapter(Inputs)
 
 
-def text_of(decision: Decision) -> str:
+def inputs_to_json(decision: Decision) -> str:
     """The inputs of a decision as JSON; numbers survive to the bit."""
     made_from = {"inputs": asdict(decision.inputs), "state": asdict(decision.state)}
     return json.dumps(made_from, separators=(",", ":"))
 
 
-def made_from(text: str) -> tuple[StageState, Inputs]:
-    """Inverse of `text_of`. Raises EarlError for invalid text."""
+def inputs_from_json(text: str) -> tuple[StageState, Inputs]:
+    """Inverse of `inputs_to_json`. Raises EarlError for invalid text."""
     try:
         fields = parse_json_object(text.encode())
         return _STATE_FORM.validate_python(fields["state"]), _INPUTS.validate_python(fields["inputs"])

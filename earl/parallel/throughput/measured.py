@@ -127,14 +127,14 @@ def _objects(text: str) -> list[Mapping[str, Any]]:
 
 
 def _benched(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Of vLLM's benchmark, which does not say the split: `--metadata tp=4` adds it."""
+    """A row of vLLM's benchmark, which does not say the split: `--metadata tp=4` adds it."""
     prompt, reply = (row[f"total_{kind}_tokens"] / row["completed"] for kind in ("input", "output"))
     load = {"prompt_tokens": prompt, "reply_tokens": reply, "concurrency": row["max_concurrency"] or row["num_prompts"]}
     return {**row, **load, "tokens_per_second": row["output_throughput"]}
 
 
 def _profiled(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `earl profile`: seconds in which all copies of the sampler together write `sequences` contexts."""
+    """A row of `earl profile`: seconds in which all copies of the sampler together write `sequences` contexts."""
     layout = cell["choice"]["layout"]
     each = cell["sequences"] / layout["dp"]
     written = each * cell["tokens"] / cell["seconds"]

@@ -64,18 +64,16 @@ def tokens_per_second(engine: Engine, workload: Workload, own: Values) -> float:
     Prompts are read in proportion to written tokens; if a step cannot take as many, fewer sequences are written at a
     time. Replies of unequal length end one by one and are replaced, until the longest run alone.
     """
-    slots = max(1.0, running(engine, workload, own))
-    full = int(workload.responses / slots)
-    rest = workload.responses - full * slots
+    slots, reply = max(1.0, running(engine, workload, own)), workload.reply_tokens
     if workload.longest_reply_tokens:
-        steps = (
-            workload.responses / slots * workload.reply_tokens + workload.longest_reply_tokens - workload.reply_tokens
-        )
-        seconds = _seconds(engine, workload, workload.responses * workload.reply_tokens / steps, steps, own)
+        steps = workload.responses / slots * reply + workload.longest_reply_tokens - reply
+        seconds = _seconds(engine, workload, workload.responses * reply / steps, steps, own)
     else:
-        seconds = full * _seconds(engine, workload, slots, workload.reply_tokens, own)
-        seconds += _seconds(engine, workload, rest, workload.reply_tokens, own) if rest >= 1 else 0.0
-    return workload.responses * workload.reply_tokens / seconds
+        full = int(workload.responses / slots)
+        rest = workload.responses - full * slots
+        seconds = full * _seconds(engine, workload, slots, reply, own)
+        seconds += _seconds(engine, workload, rest, reply, own) if rest >= 1 else 0.0
+    return workload.responses * reply / seconds
 
 
 def _seconds(engine: Engine, workload: Workload, count: float, steps: float, own: Values) -> float:

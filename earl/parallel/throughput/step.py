@@ -53,7 +53,7 @@ class Calibration:
         return np.array([[key in keys for key in (*self.values, *self.deviations)] for keys in own], np.float64)
 
     def new(self, levels: Mapping[str, str | None]) -> tuple[str, ...]:
-        """What was not fitted to."""
+        """The factors whose levels were not fitted to."""
         known = {key.rpartition("/")[0] for key in self.deviations}
         return tuple(factor for factor, level in levels.items() if f"{factor}/{level}" not in known)
 
@@ -88,7 +88,7 @@ def _fitted(levels: tuple[tuple[str, str | None], ...], varying: tuple[str, ...]
 
 
 def uncalibrated(engine: "Engine") -> tuple[str, ...]:
-    """What of an engine is in no table, which its intervals are wider for."""
+    """The factors of an engine that are in no table, for which its intervals are wider."""
     new = calibration().new(engine.levels)
     return ("version", *new) if engine.software.newer and "version" not in new else new
 
@@ -113,25 +113,25 @@ class Precision:
 
     @property
     def weight_bytes(self) -> float:
-        """Of one number of a linear layer."""
+        """The bytes of one number of a linear layer."""
         return BITS[self.weights] / 8
 
     @property
     def word_bytes(self) -> float:
-        """Of one number of embeddings and the output layer, which are not quantized."""
+        """The bytes of one number of embeddings and the output layer, which are not quantized."""
         return max(self.weight_bytes, FULL_BITS / 8)
 
     @property
     def kv_bytes(self) -> float:
-        """Of one number of keys or values."""
+        """The bytes of one number of keys or values."""
         return self.word_bytes if self.kv == "auto" else BITS[self.kv] / 8
 
     def flops(self, device: Device) -> float:
-        """Of products with weights, per second."""
+        """Operations per second in products with weights."""
         return _flops(BITS[self.weights], device)
 
     def kv_flops(self, device: Device) -> float:
-        """Of attention, per second."""
+        """Operations per second in attention."""
         return _flops(8 * self.kv_bytes, device)
 
     def narrow(self, device: Device) -> bool:
@@ -170,7 +170,7 @@ def parts(shape: ModelShape) -> Parts:
 
 
 def weight_bytes(shape: ModelShape, precision: Precision) -> float:
-    """Of a whole copy in memory."""
+    """The bytes of a whole copy in memory."""
     part = parts(shape)
     return (part.words + part.head) * precision.word_bytes + (part.dense + part.experts) * precision.weight_bytes
 
@@ -225,14 +225,14 @@ class Engine:
 
     @property
     def levels(self) -> dict[str, str | None]:
-        """What its coefficients deviate by."""
+        """The levels of the factors by which its coefficients deviate."""
         bits = {"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit"}
         kinds = (self.software.version, self.device.kind, bits.get(self.precision.weights))
         return dict(zip(FACTORS, kinds, strict=True))
 
     @property
     def weight_bytes(self) -> int:
-        """Of one device."""
+        """The bytes of the weights on one device."""
         return ceil(weight_bytes(self.shape, self.precision) / self.tp * self.stage / self.shape.layers)
 
     @property
@@ -366,7 +366,8 @@ def _weights(engine: Engine, batch: StepLoad, own: Values) -> float:
 
 
 def _expert_products(engine: Engine, tokens: float) -> float:
-    """Of a mixture: each selected expert has a product of its own, whose last tile is half empty on average."""
+    """The products of a mixture: each selected expert has a product of its own, whose last tile is half empty on
+    average."""
     part = parts(engine.shape)
     if not part.experts:
         return 0.0

@@ -15,14 +15,12 @@ import ray
 import torch
 from torch import distributed
 
-from earl.algorithms.registry import algorithm
 from earl.config import Config, ModelConfig
-from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, opened
+from earl.dispatch.transports.rendezvous import Rendezvous, Sealed, open_store
 from earl.engine.checkpoint_tensors import Stored, TensorSource
-from earl.engine.learner import Learner
+from earl.engine.learner import Learner, make_learner
 from earl.engine.local import Meeting, SplitSampler, TpGroup
 from earl.engine.model import make, meta_policy
-from earl.engine.sampler import Truncation
 from earl.engine.sharding.mesh import Mesh, join
 from earl.engine.sharding.shards import Shards
 from earl.engine.source import folder_of
@@ -47,9 +45,7 @@ def sharded_learner(
         policy, ranks = make(config.model, config.run.seed), Shards(mesh)
     else:
         policy, ranks = meta_policy(described), Shards(mesh, Stored(folder_of(described.path)))
-    values = algorithm(config.algorithm.name, **config.algorithm.options).needs_values
-    rollout = config.rollout
-    learner = Learner(policy, config.learner, rollout.temperature, ranks, values, Truncation.of(rollout))
+    learner = make_learner(config, policy, ranks)
     if carried is not None:
         learner.state.take(carried)
     return learner
@@ -75,7 +71,7 @@ WARM_BYTES = 1 << 23  # of an object that Ray copies by several threads
 WARM_WIDTH = 256  # of a matrix product for which libraries allocate their buffers
 
 
-def begun(config: Config, who: str = "") -> Budget:
+def new_budget(config: Config, who: str = "") -> Budget:
     """The budget of a new process. Ray's copy threads, the product buffers of numpy and torch, and the compiled loops
     of the sampler are created first, so that they do not count."""
     if config.placement.memory_bytes is not None:
@@ -88,7 +84,7 @@ def begun(config: Config, who: str = "") -> Budget:
     return Budget(config.placement.memory_bytes, who)
 
 
-def joined_tp_group(config: Config, meeting: Meeting, store: Sealed | None) -> TpGroup:
+def join_tp_group(config: Config, meeting: Meeting, store: Sealed | None) -> TpGroup:
     torch.set_num_threads(1)  # processes share the cores
     _between_hosts()
     return TpGroup(meeting, store, config.placement.stage_seconds)
@@ -99,7 +95,7 @@ def model_of(config: Config, source: str | Path | None) -> ModelConfig:
     return config.model.model_copy(update={"path": str(source)}) if source else config.model
 
 
-def joined(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
+def join_mesh(config: Config, rank: int, place: Rendezvous, store: Sealed | None) -> Mesh:
     _between_hosts()
     placement = config.placement
     device = "cuda:0" if torch.cuda.is_available() else "cpu"  # Ray shows a rank only its own device
@@ -119,7 +115,9 @@ BROKEN = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"
 """Texts of a collective's errors when another process is gone; torch has no error class for it."""
 
 
-class Alive:
+class Actor:
+    """The base of all actors: heartbeats, and what they need to compute with other processes."""
+
     _budget: Budget | None = None
     _connections: "Connections | None" = None  # connections to the processes that it computes with
     _meets: Sealed | None = None  # their rendezvous store, on the first one
@@ -137,7 +135,7 @@ class Alive:
 
     def address(self) -> Rendezvous:
         """Open the rendezvous of the processes it computes with: this node's address, a free port, and a secret."""
-        self._meets = opened(Rendezvous(ray.util.get_node_ip_address()))
+        self._meets = open_store(Rendezvous(ray.util.get_node_ip_address()))
         return self._meets.place
 
     def peaks(self) -> dict[str, int]:
@@ -151,7 +149,7 @@ class Alive:
             self._connections.cut()
 
 
-def losing_others(method: Method) -> Method:
+def lost_peers(method: Method) -> Method:
     """Turn errors that another process caused into a one-line ConnectionError."""
 
     @wraps(method)
@@ -172,7 +170,7 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
 
     def decorate(method: Method) -> Method:
         @wraps(method)
-        def called(self: Alive, *arguments: Any) -> Any:
+        def called(self: Actor, *arguments: Any) -> Any:
             def work() -> Any:
                 try:
                     return method(self, *arguments)
@@ -185,7 +183,7 @@ def stage(name: str, alone: bool = False) -> Callable[[Method], Method]:
             with self._budget.stage(name):
                 return self._split.together(work) if self._split and not alone else work()
 
-        return losing_others(cast(Method, called))
+        return lost_peers(cast(Method, called))
 
     return decorate
 

@@ -24,12 +24,12 @@ from earl.engine.local import Meeting
 from earl.engine.model import shape, tokenizer_of
 from earl.engine.samplers import engine_of, processes_of
 from earl.errors import LONGEST_MESSAGE, EarlError
-from earl.placement.fragment import world_of
+from earl.placement.fragment import episode_factory
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
 from earl.placement.ray.actor_setup import model_of
-from earl.placement.ray.learner import Given, LearnerActor, LearnerGroup, rows_of
+from earl.placement.ray.learner import LearnerActor, LearnerGroup, RankState, rows_of
 from earl.placement.ray.placement_spec import slots_of, spec_of
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, SamplerGroup
@@ -44,7 +44,7 @@ PERIOD_SECONDS = 2.0  # interval of the check that Ray's own processes are alive
 
 
 @contextmanager
-def connected(address: str | None, cpus: int) -> Iterator[None]:
+def connect_ray(address: str | None, cpus: int) -> Iterator[None]:
     """Be a driver of the Ray cluster at `address`, or of a new one that ends with this process. Raises EarlError when
     Ray does not start, or does not accept this process."""
     # Ray prints failures of its processes on standard output, which is for results; the actor group reports them.
@@ -59,9 +59,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # As many slots as wanted: on one machine the user decides how many processes share the cores.
             slots = max(cpus, os.cpu_count() or 1)
             quiet |= {"include_dashboard": False, "_system_config": PROMPT, "_temp_dir": str(folder / "ray")}
-            _join("Ray did not start on this machine", num_cpus=slots, **quiet)
+            _init_ray("Ray did not start on this machine", num_cpus=slots, **quiet)
         else:
-            _join(f"Ray at {address} did not let this process in", address=address, **quiet)
+            _init_ray(f"Ray at {address} did not let this process in", address=address, **quiet)
         ended.callback(ray.shutdown)
         if address is None:
             over = threading.Event()
@@ -84,7 +84,7 @@ def _end_with_node(over: threading.Event) -> None:
             return
 
 
-def _join(failure: str, **arguments: Any) -> None:
+def _init_ray(failure: str, **arguments: Any) -> None:
     try:
         ray.init(**arguments)
     except Exception as error:  # Ray raises many kinds, Exception itself among them
@@ -95,7 +95,7 @@ def _join(failure: str, **arguments: Any) -> None:
 START_SECONDS = 120  # the longest that reserving devices may take
 
 
-def reserved(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
+def reserve_devices(bundles: Sequence[int], gpus: bool) -> PlacementGroup:
     """Reserve devices for each bundle, close to each other if possible. Raises EarlError when there are too few."""
     device = "GPU" if gpus else "CPU"
     group = placement_group([{device: float(size)} for size in bundles], strategy="PACK")
@@ -120,7 +120,7 @@ class Coordinator:
     def __init__(self, config: Config, group: PlacementGroup, gpus: bool, asked: Asked | None = None) -> None:
         self._notes: list[tuple[str, str]] = []
         self._failures = 0
-        self._config, self._group, self._gpus = config, group, gpus
+        self.config, self._group, self._gpus = config, group, gpus  # actors that are started later follow this recipe
         self._spec = spec = spec_of(config)
         self._slots = slots_of(spec)
         self._saved: Path | None = None
@@ -168,7 +168,7 @@ class Coordinator:
     def failed(self, message: str) -> None:
         """A process was lost. Raises EarlError when there were too many losses."""
         self._failures += 1
-        if self._failures > (most := self._config.placement.max_recoveries):
+        if self._failures > (most := self.config.placement.max_recoveries):
             raise EarlError(
                 f"{message}; this is failure {self._failures} of this run and placement.max_recoveries is "
                 f"{most}: see to the machines, then continue with --resume"
@@ -177,28 +177,28 @@ class Coordinator:
     def open(self, saved: Path | None) -> StepPipeline:
         """The stages of the run over these actors. saved: a checkpoint whose model replaces the recipe's."""
         self._saved = saved.resolve() if saved else None
-        model = model_of(self._config, self._source)
+        model = model_of(self.config, self._source)
         self._start_ranks()
         workers, model_shape = self._players(), shape(model)
         self._rollout = workers
-        world = world_of(self._config, tokenizer_of(model))
-        settings = self._config.placement
-        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self._config), work_of(model_shape), settings, self)
-        return StepPipeline(self._config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
+        world = episode_factory(self.config, tokenizer_of(model))
+        settings = self.config.placement
+        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self.config), work_of(model_shape), settings, self)
+        return StepPipeline(self.config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
 
     def _players(self) -> RolloutWorkers:
-        if self._config.placement.max_staleness:
-            return AheadWorkers(self._workers, self._set_up_worker, self, self._config)
+        if self.config.placement.max_staleness:
+            return AheadWorkers(self._workers, self._set_up_worker, self, self.config)
         if self._spec.environments:
             samplers = SamplerGroup(self._workers, self._set_up_worker, self)
             return Environments(self._environments, self._set_up_environment, self, samplers)
-        if engine_of(self._config) == "vllm":
+        if engine_of(self.config) == "vllm":
             return EngineWorkers(self._workers, self._set_up_worker, self, self._change_engines, self._sender())
         return RolloutWorkers(self._workers, self._set_up_worker, self, self._split)
 
     def _sender(self) -> WeightSender | None:
-        """Of weights to engines, where every process has a GPU of its own, and messages need no checksum."""
-        place = self._config.placement
+        """The sender of weights to engines; None unless every process has its own GPU and messages need no checksum."""
+        place = self.config.placement
         if not self._gpus or self._spec.turns or place.checksums:
             return None
         return WeightSender(self._ranks, self._engine_tp, place.heartbeat_seconds)
@@ -213,7 +213,7 @@ class Coordinator:
                 f"{rollout.devices}; choose a split of as many devices, on GPUs of at most {rollout.devices}"
             )
         self._engine_tp = tp
-        self._config = self._config.changed(sampler={"tp": tp})
+        self.config = self.config.changed(sampler={"tp": tp})
 
     @property
     def _source(self) -> str | None:
@@ -236,10 +236,6 @@ class Coordinator:
         self._workers.end_all()
         self._ranks.end_all()
 
-    def keep(self, config: Config) -> None:
-        """Actors that are started later follow this recipe."""
-        self._config = config
-
     def _start_ranks(self) -> None:
         while True:
             try:
@@ -248,12 +244,12 @@ class Coordinator:
                 self.failed(str(lost))
                 self._ranks.replace_all()
 
-    def join_ranks(self, given: Sequence[Given] | None = None) -> None:
+    def join_ranks(self, given: Sequence[RankState] | None = None) -> None:
         """Connect the ranks and make their learner, or continue it with the state that they gave. Raises WorkerLost
         when a rank is gone, and its state with it."""
         if lost := self._ranks.introduce():
             raise WorkerLost("; ".join(lost.values()))
-        recipe = self._config.model_dump()
+        recipe = self.config.model_dump()
         [meeting] = ask_all(self._ranks, "start", method("address"), [0])
         settings = (recipe, self._source)
         ask_all(self._ranks, "start", lambda actor, rank: actor.setup.remote(*settings, rank, meeting, given))
@@ -274,19 +270,19 @@ class Coordinator:
         self._awake = group
 
     def _set_up_worker(self, actor: Any, number: int, meeting: Meeting | None) -> Any:
-        """Its devices are the GPUs that it shares with learner ranks; none if they do not take turns."""
+        """Set up a rollout worker on the GPUs that it shares with learner ranks; none if they do not take turns."""
         bundle, first = self._bundle(number)
         neighbours = zip(self._slots.ranks, self._ranks.members, strict=True) if self._spec.turns else ()
         shared = [device for own, rank in neighbours if own == bundle for device in rank.devices]
         devices = shared[first : first + self._engine_tp]
-        told = (devices, meeting, self._workers.neighbours(number))
-        return actor.setup.remote(self._config.model_dump(), self._source, *told)
+        arguments = (devices, meeting, self._workers.neighbours(number))
+        return actor.setup.remote(self.config.model_dump(), self._source, *arguments)
 
     def _set_up_environment(self, actor: Any, number: int, _: Meeting | None) -> Any:
         self._lives += 1
         samplers = [member.actor for member in self._workers.members]
-        told = (samplers, number, self._lives, self._environments.neighbours(number))
-        return actor.setup.remote(self._config.model_dump(), self._source, *told)
+        arguments = (samplers, number, self._lives, self._environments.neighbours(number))
+        return actor.setup.remote(self.config.model_dump(), self._source, *arguments)
 
 
 @contextmanager
@@ -295,9 +291,9 @@ def cluster(config: Config, asked: Asked | None = None) -> Iterator[Coordinator]
     every call to actors. Raises EarlError when the cluster is missing or has too few devices."""
     spec = spec_of(config)
     bundles = slots_of(spec).bundles
-    with connected(config.placement.address, sum(bundles) + spec.processors):
+    with connect_ray(config.placement.address, sum(bundles) + spec.processors):
         gpus = ray.cluster_resources().get("GPU", 0) >= sum(bundles)
-        group = reserved(bundles, gpus)
+        group = reserve_devices(bundles, gpus)
         held = Coordinator(config, group, gpus, asked)
         try:
             yield held

@@ -78,16 +78,18 @@ def inventory(address: str) -> ClusterSpec:
 def _own(environment: Mapping[str, str]) -> str:
     if named := environment.get("RAY_ADDRESS"):
         return named
-    said = subprocess.run(
-        [sys.executable, "-c", WHERE], capture_output=True, text=True, check=False, env={**environment}
-    )
-    found = said.stdout.strip()
+    found = _run_python(WHERE, environment).stdout.strip()
     if not found:
         raise EarlError(
             "placement.address = 'auto', but this machine is part of no Ray cluster; start one with "
             "`ray start --head`, name HOST:PORT, or leave the address out"
         )
     return found
+
+
+def _run_python(code: str, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-c", code, *arguments], {**environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=RAY_SECONDS, check=False, env=env)
 
 
 def _knock(address: str) -> None:
@@ -114,11 +116,8 @@ def _knock(address: str) -> None:
 
 
 def _nodes(address: str, environment: Mapping[str, str]) -> list[Node]:
-    command = [sys.executable, "-c", QUESTION, address]
     try:
-        said = subprocess.run(
-            command, capture_output=True, text=True, timeout=RAY_SECONDS, check=False, env={**environment}
-        )
+        said = _run_python(QUESTION, environment, address)
     except subprocess.TimeoutExpired as error:
         raise EarlError(
             f"placement.address = {address!r}: the cluster does not say what it has within {RAY_SECONDS:.0f} s; "

@@ -22,9 +22,9 @@ from earl.algorithms.base import Advantages, Algorithm
 from earl.algorithms.loss import KlEstimator
 from earl.batch import Batch
 from earl.config import Config
-from earl.dispatch.rows import Numbers, empty
+from earl.dispatch.rows import Numbers, empty_shard
 from earl.dispatch.transports.peers import PeerTransport, join
-from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store, open_store
 from earl.dispatch.weights import SentWeights, WeightManifest
 from earl.documents import Fingerprints
 from earl.engine.checkpoint_tensors import TensorPart, bundles
@@ -37,14 +37,14 @@ from earl.parallel.layout import Box, Layout
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
 from earl.placement.ray.actor_group import ActorGroup, ask_all, method
-from earl.placement.ray.actor_setup import Alive, Connections, begun, joined, losing_others, sharded_learner, stage
+from earl.placement.ray.actor_setup import Actor, Connections, join_mesh, lost_peers, new_budget, sharded_learner, stage
 from earl.placement.ray.row_exchange import (
     CallResult,
     EpisodeTable,
     ExchangeMember,
     Manifest,
     RowDispatcher,
-    told,
+    call_result,
     traffic,
 )
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSource, manifest_of
@@ -61,28 +61,28 @@ Piece = tuple[str, Box, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The state that one rank gave."""
+class RankState:
+    """One rank's part of the learner's state, in Ray's object store."""
 
     pieces: tuple[tuple[Piece, ...], ...]  # by object, in its order
     references: tuple[Reference, ...]
     steps: int  # optimizer steps since its rows were prepared
 
 
-def give(parts: Iterator[tuple[str, TensorPart]], steps: int) -> Given:
+def put_state(parts: Iterator[tuple[str, TensorPart]], steps: int) -> RankState:
     """Put a rank's parts into Ray's object store, which needs no memory of the process itself."""
     pieces: list[tuple[Piece, ...]] = []
     references = []
     for several in bundles(parts, lambda own: own[1].numbers.nbytes, OBJECT_BYTES):
         pieces.append(tuple((name, part.box, part.shape) for name, part in several))
         references.append(ray.put([part.numbers.cpu().numpy() for _, part in several]))
-    return Given(tuple(pieces), tuple(references), steps)
+    return RankState(tuple(pieces), tuple(references), steps)
 
 
-class Carried:
+class CarriedState:
     """The state of all ranks, from which any part of any tensor can be read. It keeps the objects alive."""
 
-    def __init__(self, given: Sequence[Given]) -> None:
+    def __init__(self, given: Sequence[RankState]) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._places: dict[str, list[tuple[Reference, int, Box]]] = defaultdict(list)
         self._arrays: dict[Reference, list[Any]] = {}
@@ -97,20 +97,17 @@ class Carried:
         result, found = torch.empty(wanted.shape), 0
         for reference, place, box in self._places[name]:
             if (common := box.common(wanted)) is not None:
-                array = self._got(reference)[place][common.inside(box)]
+                if reference not in self._arrays:
+                    self._arrays[reference] = ray.get(reference)
+                array = self._arrays[reference][place][common.inside(box)]
                 result[common.inside(wanted)] = torch.from_numpy(np.array(array))  # Ray's arrays are read-only
                 found += common.numbers
         if found != wanted.numbers:
             raise EarlError(f"no rank gave {name!r}, or a part of it, to the next layout; continue with --resume")
         return result
 
-    def _got(self, reference: Reference) -> list[Any]:
-        if reference not in self._arrays:
-            self._arrays[reference] = ray.get(reference)
-        return self._arrays[reference]
 
-
-class WeightServer(Alive):
+class WeightServer(Actor):
     """An actor that holds a part of the learner's weights, and serves it to samplers while the learner waits."""
 
     _learner: Learner
@@ -151,7 +148,7 @@ class WeightServer(Alive):
     # Sent straight to the workers of engines: see `WeightSender`.
 
     def weights_address(self) -> Rendezvous:
-        self._weights_meet = opened(Rendezvous(ray.util.get_node_ip_address()))
+        self._weights_meet = open_store(Rendezvous(ray.util.get_node_ip_address()))
         return self._weights_meet.place
 
     def join_weights(self, where: Rendezvous, process: int, hosts: Numbers, seconds: float) -> CallResult:
@@ -160,10 +157,10 @@ class WeightServer(Alive):
             self._sending = None
 
         def joined() -> None:
-            self._sending_store, address = reached(where), ray.util.get_node_ip_address()
+            self._sending_store, address = join_store(where), ray.util.get_node_ip_address()
             self._sending = join(self._sending_store, process, hosts, address, seconds, self._learner.scorer.device)
 
-        return told(joined)
+        return call_result(joined)
 
     @stage("weights")
     def send_weights(self, sent: SentWeights) -> CallResult:
@@ -175,33 +172,34 @@ class WeightServer(Alive):
             for messages, sizes in zip(sent.messages(self._rank, held), sent.exchanges(), strict=True):
                 peers.exchange(messages, sizes)
 
-        return told(send)
+        return call_result(send)
 
 
 class LearnerActor(ExchangeMember, WeightServer):
-    @losing_others
+    @lost_peers
     def setup(
         self,
         recipe: Mapping[str, Any],
         source: str | None,
         rank: int,
         meeting: Rendezvous,
-        carried: Sequence[Given] | None = None,
+        carried: Sequence[RankState] | None = None,
     ) -> None:
         """Join the other ranks and make the learner. carried: all ranks' state to continue from; see `leave`."""
         config = build(recipe)
         self._coarse, self._sent_as = config.learner.dtype == "bfloat16", sampler_dtype(config)
         self._rank = rank
         with Connections() as self._connections:
-            mesh = joined(config, rank, meeting, self._meets)
-        self._budget = self._budget or begun(config, f"learner rank {rank}")
+            mesh = join_mesh(config, rank, meeting, self._meets)
+        self._budget = self._budget or new_budget(config, f"learner rank {rank}")
         with self._budget.stage("start"):
-            self._learner = sharded_learner(config, mesh, source, Carried(carried) if carried is not None else None)
+            state = None if carried is None else CarriedState(carried)
+            self._learner = sharded_learner(config, mesh, source, state)
             self._sound = 0
 
-    def leave(self) -> Given:
+    def leave(self) -> RankState:
         """Leave the other ranks, and give this rank's part of the learner's state; needs no other rank."""
-        given = give(self._learner.state.carried(), self._learner.state.steps - self._sound)
+        given = put_state(self._learner.state.carried(), self._learner.state.steps - self._sound)
         for held in ("_learner", "_buckets", "_barrier", "_rows", "_part", "_batch"):
             self.__dict__.pop(held, None)
         if distributed.is_initialized():
@@ -213,12 +211,12 @@ class LearnerActor(ExchangeMember, WeightServer):
     def exchange(self, manifest: Manifest, process: int, checksums: bool) -> CallResult:
         """Take this rank's rows of a step from its peers. The result is the costs, on the first rank alone."""
         plan = manifest.plan()
-        nothing = empty(plan.source, process, plan.lengths, plan.columns)  # it only receives
-        told = self.exchanged(plan, process, nothing, checksums)
-        if not told.fault:
-            self._rows, self._part = manifest.taken(told.result)
-            told = CallResult(result=traffic(plan) if process == 0 else {})
-        return told
+        nothing = empty_shard(plan.source, process, plan.lengths, plan.columns)  # it only receives
+        outcome = self.exchanged(plan, process, nothing, checksums)
+        if not outcome.fault:
+            self._rows, self._part = manifest.taken(outcome.result)
+            outcome = CallResult(result=traffic(plan) if process == 0 else {})
+        return outcome
 
     @stage("values")
     def turn_values(self, by_token: bool) -> Estimates:
@@ -280,11 +278,11 @@ class LearnerGroup:
         dropped. Raises WorkerLost when this is impossible, as when memory ran out (`after`) in the middle of an update;
         `mend` then continues from the last checkpoint, with the new layout."""
         self._dispatcher.layout = rows_of(config)
-        self._owner.keep(config)
+        self._owner.config = config
         if after and after.stuck:
             raise WorkerLost(f"{after}, and others wait for it")
         self._owner.turn(self._group)
-        given: list[Given] = ask_all(self._group, "leaving", method("leave"))
+        given: list[RankState] = ask_all(self._group, "leaving", method("leave"))
         steps = {own.steps for own in given}
         if len(steps) > 1 or (after and after.stage == "update" and steps != {0}):
             raise WorkerLost(f"{after}, in the middle of what it had begun to learn")

@@ -143,7 +143,7 @@ def of_memory(error: BaseException | None) -> bool:
 
 
 def status_bytes(key: str) -> int:
-    """What the kernel tells of this process, 0 where it tells nothing."""
+    """A memory count of /proc/self/status in bytes; 0 where it is missing."""
     for line in (OWN / "status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) << 10

@@ -27,9 +27,9 @@ from earl.matches import MatchResult
 from earl.placement.async_rollout import ContinuousFragment, Ticket
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.fragment import RolloutFragment
-from earl.placement.ray.actor_setup import Alive, Connections, begun, joined_tp_group, losing_others, model_of, stage
+from earl.placement.ray.actor_setup import Actor, Connections, join_tp_group, lost_peers, model_of, new_budget, stage
 from earl.placement.ray.memory_budget import Budget
-from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, told
+from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, call_result
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSource
 from earl.recipe import build
 from earl.rollout.drivers import Streams
@@ -38,7 +38,7 @@ from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
 from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
 
 
-def _told(recipe: Mapping[str, Any]) -> Config:
+def _checked_recipe(recipe: Mapping[str, Any]) -> Config:
     """The recipe of the run's driver, whose code may be imported. Raises EarlError when this node cannot."""
     config = build(recipe)
     registry.allow(*config.code)
@@ -56,13 +56,13 @@ Neighbours = tuple[int, int]
 """An actor's number among those that play on its host, and how many these are: they share its cores."""
 
 
-class EpisodePlayer(ExchangeMember, Alive):
+class EpisodePlayer(ExchangeMember, Actor):
     """An actor with a rollout fragment, and the episode store of its groups until they are learned from."""
 
     _fragment: RolloutFragment
     _episodes: EpisodeStore
 
-    def _take_part(self, config: Config, neighbours: Neighbours) -> None:
+    def _open_pool(self, config: Config, neighbours: Neighbours) -> None:
         """Have a part of this host's cores, and of the limits of tools."""
         open_pool(part_of(own_cores(), *neighbours), config.tools, config.players)
 
@@ -104,7 +104,7 @@ class EpisodePlayer(ExchangeMember, Alive):
 
     @stage("recording")
     def whole(self, tickets: Sequence[Ticket]) -> dict[Ticket, Group]:
-        """Those of these groups that are here."""
+        """The groups of these tickets that this actor holds."""
         return self._episodes.whole(tickets)
 
     @stage("evaluation")
@@ -118,7 +118,7 @@ class RolloutActor(EpisodePlayer):
     _kind: type[RolloutFragment] = RolloutFragment
     _policy: Policy | None = None  # without weights; the learner sends them
 
-    @losing_others
+    @lost_peers
     def setup(
         self,
         recipe: Mapping[str, Any],
@@ -131,16 +131,16 @@ class RolloutActor(EpisodePlayer):
         learner ranks; empty: those that Ray assigned. meeting: of the actors of its sampler copy; None: not split."""
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        config = _told(recipe)
-        self._take_part(config, neighbours)
+        config = _checked_recipe(recipe)
+        self._open_pool(config, neighbours)
         policy = self._policy = self._policy or meta_policy(model_of(config, source))
         self._split = None
         if hasattr(self, "_fragment"):  # free the sampler, before memory for another one is needed
             self._fragment.sampler.close()
             del self._fragment
-        self._budget = self._budget or begun(config)
+        self._budget = self._budget or new_budget(config)
         with Connections() as self._connections:
-            tp_group = joined_tp_group(config, meeting, self._meets) if meeting else None
+            tp_group = join_tp_group(config, meeting, self._meets) if meeting else None
         sampler = make_sampler(config, policy, tp_group)
         self._split = own if isinstance(own := within(sampler), SplitSampler) else None
         self._fragment = self._kind(config, policy.tokenizer, sampler)
@@ -159,7 +159,7 @@ class RolloutActor(EpisodePlayer):
     def join_weights(self, where: Rendezvous, process: int, hosts: Numbers, seconds: float) -> CallResult:
         """Let the engine's workers join the learner's ranks; see `WeightSender`."""
         address = ray.util.get_node_ip_address()
-        return told(lambda: self._engine.join_weights(where, process, hosts, address, seconds))
+        return call_result(lambda: self._engine.join_weights(where, process, hosts, address, seconds))
 
     @stage("weights")
     def load_sent(self, sent: SentWeights, probe: Probe, version: int) -> CallResult:
@@ -170,7 +170,7 @@ class RolloutActor(EpisodePlayer):
             self._episodes.drop(version)
             return LoadedWeights(self._engine.received_bytes, self._engine.needed_bytes, ())
 
-        return told(load)
+        return call_result(load)
 
     @property
     def _engine(self) -> Any:
@@ -279,8 +279,8 @@ class EnvironmentActor(EpisodePlayer):
         neighbours: Neighbours = (0, 1),
     ) -> None:
         """Make the fragment. number: each environment prefers another sampler; life: environments set up before."""
-        config = _told(recipe)
-        self._take_part(config, neighbours)
+        config = _checked_recipe(recipe)
+        self._open_pool(config, neighbours)
         self._budget = Budget(None)
         self._actors[:] = self._actors or actors  # replacements are known already
         places = [(number + place) % len(actors) for place in range(len(actors))]

@@ -41,7 +41,7 @@ class SamplerGroup:
     def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", tp: int = 1) -> None:
         self.group, self._setup, self._owner = group, setup, owner
         self.loading: SamplerGroup = self  # the actors that load weights, each its own part
-        self._told: dict[str, Call] = {}
+        self._standing_calls: dict[str, Call] = {}  # by stage, those that replacements get as well
         self._meetings: dict[int, Rendezvous] = {}
         self._unready: set[int] = set()
         self.group.group_size = tp
@@ -73,14 +73,14 @@ class SamplerGroup:
         """Load weights; the groups played so far have been learned from."""
         self._learned()
         source, probe = weights
-        self._told["weights"] = call = method("load", source, probe, version)
+        self._standing_calls["weights"] = call = method("load", source, probe, version)
         loaded = self._sent(weights, version) or self._each("weights", call).values()
         for said in chain.from_iterable(own.damaged for own in loaded):
             self._owner.note("dispatch", f"{said}: sent again")
         return source.metrics(tuple(member.node for member in self.members), loaded)
 
     def _sent(self, weights: tuple[WeightSource, Probe], version: int) -> Sequence[LoadedWeights]:
-        """What each loaded of what the ranks sent it; empty where samplers read instead."""
+        """Have the ranks send the weights; returns what each sampler loaded, nothing where samplers read instead."""
         return ()
 
     def relayout(self, copies: int, tp: int) -> None:
@@ -105,16 +105,16 @@ class SamplerGroup:
     def forget(self) -> None:
         """Do not give the present weights to replacements any more, until the next `load`; the step is played again."""
         self._learned()
-        self._told.pop("weights", None)
+        self._standing_calls.pop("weights", None)
 
     def _learned(self) -> None:
         """Replacements no longer need the step's rows."""
-        self._told.pop("play", None)
-        self._told.pop("rows", None)
+        self._standing_calls.pop("play", None)
+        self._standing_calls.pop("rows", None)
 
     def _tell(self, stage: str, call: Call) -> list[Any]:
         """Call all actors, and later also their replacements."""
-        self._told[stage] = call
+        self._standing_calls[stage] = call
         return self._all(stage, call)
 
     def _all(self, stage: str, call: Call, turn: bool = True) -> list[Any]:
@@ -163,7 +163,7 @@ class SamplerGroup:
             answers = self.group.ask("start", method("address"), sorted(n for n in left if n % self.tp == 0))
             self._meetings |= answers.results
             left -= self.replace("start", answers.lost)
-        for step in (self._set_up, *map(self._by_copy, self._told.values())):
+        for step in (self._set_up, *map(self._by_copy, self._standing_calls.values())):
             try:
                 left -= self.replace("start", self.group.ask("start", step, sorted(left)).lost)
             except StaleWeights as error:  # the learner has begun to update them
@@ -232,7 +232,7 @@ class RolloutWorkers(SamplerGroup, Players):
         """Call all, and also replacements until the step is learned from."""
         self._learned()
         played = self._all(stage, call)
-        self._told["play"] = call
+        self._standing_calls["play"] = call
         return played
 
     def evaluate(self, matches: Sequence[Match]) -> list[MatchResult]:
@@ -349,9 +349,7 @@ class AheadWorkers(RolloutWorkers):
             self._collect(draw.step, ASK_SECONDS)
             if time.monotonic() > ends:
                 late = {worker for ticket, worker in self._ahead.playing.items() if ticket in missing}
-                self.replace(
-                    "rollout", {number: f"rollout worker {number} has not ended its groups" for number in late}
-                )
+                self.replace("rollout", {one: f"rollout worker {one} has not ended its groups" for one in late})
                 ends = time.monotonic() + self._config.placement.stage_seconds
         self._holders = self._ahead.taken
         return groups

@@ -19,11 +19,11 @@ from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport, execute
 from earl.dispatch.transports.peers import join
-from earl.dispatch.transports.rendezvous import Rendezvous, reached
-from earl.engine.learner import RowShare, minibatches, order_of
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store
+from earl.engine.learner import RowShare, minibatches
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
-from earl.placement.episode_store import Counts, RowTable, shifted
+from earl.placement.episode_store import Counts, RowTable, shift_turns
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.actor_group import ActorGroup, Call, Member, ask_all, method
 from earl.placement.ray.memory_budget import of_memory
@@ -56,10 +56,10 @@ class ExchangeMember:
         self.depart()
 
         def joined() -> None:
-            self._store, address = reached(where), ray.util.get_node_ip_address()
+            self._store, address = join_store(where), ray.util.get_node_ip_address()
             self._transport = join(self._store, process, hosts.astype(np.int64), address, seconds, torch.device(device))
 
-        return told(joined)
+        return call_result(joined)
 
     def exchanged(self, through: TransferPlan, process: int, held: Shard, checksums: bool) -> CallResult:
         """Carry out a plan with the others; the result is this process's rows."""
@@ -77,7 +77,7 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def told(work: Callable[[], Any]) -> CallResult:
+def call_result(work: Callable[[], Any]) -> CallResult:
     """The result of work with other processes, or the fault."""
     try:
         return CallResult(result=work())
@@ -125,7 +125,7 @@ class Manifest:
     def taken(self, shard: Shard) -> tuple[Rows, RowShare]:
         given: dict[str, Any] = dict(shard.columns)
         lengths = np.diff(shard.offsets)
-        given["turns"] = shifted(given["turns"], lengths, self.table.first_turns[shard.rows])
+        given["turns"] = shift_turns(given["turns"], lengths, self.table.first_turns[shard.rows])
         given.setdefault("targets", given["tokens"])
         given.setdefault("logprobs", np.zeros(len(given["tokens"]), np.float32))
         rows = Rows(offsets=offsets_of(lengths), **given)
@@ -151,7 +151,7 @@ def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Co
     and number of minibatches of the update."""
     part = np.zeros(len(table.lengths), np.int32)
     costs = work.of(table.lengths.astype(np.int64))
-    for rows in minibatches(order_of(seed), len(part), count):
+    for rows in minibatches(np.random.default_rng(seed), len(part), count):
         part[rows] = balance(costs[rows], parts)
     return part
 
@@ -199,9 +199,9 @@ class RowDispatcher:
     def _sent(self, table: EpisodeTable, part: Counts) -> Mapping[str, float]:
         hosts, checksums = hosts_of([*self.ranks.members, *self.workers.members]), self.settings.checksums
         self._join(hosts)
-        known = ray.put(Manifest(table, part, self.layout, hosts))
+        manifest = ray.put(Manifest(table, part, self.layout, hosts))
         costs: Mapping[str, float] = self._together(
-            lambda actor, process: actor.exchange.remote(known, process, checksums)
+            lambda actor, process: actor.exchange.remote(manifest, process, checksums)
         )
         return costs
 

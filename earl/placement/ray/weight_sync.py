@@ -77,8 +77,7 @@ class WeightSource:
         """Bytes that samplers received and needed, those between hosts, their lower bound, and the ratio. A host's
         object store fetches an object once, however many samplers are there. samplers: the node of each, that of all
         its processes; loaded: by each of these."""
-        by_rank = self.manifest.plan.given_bytes()
-        ranks = [*zip(by_rank, self.nodes, strict=True)]
+        ranks = [*zip(self.manifest.plan.sent_bytes(), self.nodes, strict=True)]
         across = sum(size for host in {*samplers} for size, own in ranks if own != host)
         bound = _least(self.manifest, self.nodes, samplers)
         return {
@@ -130,10 +129,8 @@ class WeightReader(Mapping[str, Tensor]):
             own = [*pieces]
             self._fetch(bucket, {(piece.source, piece.reader) for _, piece, *_ in own})
             for _, piece, begin, common in own:
-                message = self._messages[piece.source, piece.reader][begin : begin + piece.size].reshape(
-                    *piece.box.shape, -1
-                )
-                numbers = message[common.inside(piece.box)].copy()  # the store's arrays are views
+                message = self._messages[piece.source, piece.reader][begin : begin + piece.size]
+                numbers = message.reshape(*piece.box.shape, -1)[common.inside(piece.box)].copy()  # the store has views
                 made[common.inside(box)] = torch.from_numpy(numbers).view(made.dtype).view(common.shape)
         self._left.discard(name)
         if not self._left and self._messages:
@@ -164,10 +161,8 @@ class WeightReader(Mapping[str, Tensor]):
     def _checked(self, sender: Sender, message: Bytes) -> Bytes:
         """A message without its checksum, packed again until it is intact, at most TRIES times."""
         rank, reader = sender
-        said = (
-            f"bucket {self._bucket} of the weights of learner rank {rank} arrived damaged at a sampler: "
-            "its checksum differs"
-        )
+        bucket = f"bucket {self._bucket} of the weights of learner rank {rank}"
+        said = f"{bucket} arrived damaged at a sampler: its checksum differs"
         for attempt in range(TRIES):
             if attempt:
                 self.damaged.append(said)

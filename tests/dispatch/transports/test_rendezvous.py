@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from earl.dispatch.transports.rendezvous import Rendezvous, opened, reached
+from earl.dispatch.transports.rendezvous import Rendezvous, join_store, open_store
 
 
 @pytest.fixture
 def store():
-    return opened(Rendezvous("127.0.0.1"), seconds=20)
+    return open_store(Rendezvous("127.0.0.1"), seconds=20)
 
 
 def outsider(store):
@@ -20,7 +20,7 @@ def outsider(store):
 
 
 def test_who_knows_the_secret_reads_and_writes(store):
-    other = reached(store.place, seconds=20)
+    other = join_store(store.place, seconds=20)
     other.set("door-1", b"10.0.0.7")
     assert store.get("door-1") == b"10.0.0.7"
     store.set("door-0", "text")
@@ -34,7 +34,7 @@ def test_who_knows_the_secret_reads_and_writes(store):
 
 def test_it_listens_at_its_own_address_alone(listening):
     before = listening(os.getpid())
-    stores = [opened(Rendezvous(address)) for address in ("127.0.0.1", "127.0.0.2")]
+    stores = [open_store(Rendezvous(address)) for address in ("127.0.0.1", "127.0.0.2")]
     places = {(own.place.address, own.place.port) for own in stores}
     assert listening(os.getpid()) - before == places  # not 0.0.0.0, not ::
 
@@ -61,7 +61,7 @@ def test_an_entry_copied_to_another_key_is_refused(store):
 
 
 def test_another_secret_is_none(store):
-    stranger = reached(replace(store.place, secret=Rendezvous("127.0.0.1").secret), seconds=20)
+    stranger = join_store(replace(store.place, secret=Rendezvous("127.0.0.1").secret), seconds=20)
     stranger.set("door-0", "10.0.0.7")
     with pytest.raises(RuntimeError, match="without the run's secret"):
         store.get("door-0")

@@ -5,7 +5,7 @@ import pytest
 
 from earl.benchmarks.dispatch import LOGPROBS, TransferCase
 from earl.benchmarks.processes import run, shaped
-from earl.dispatch.rows import empty
+from earl.dispatch.rows import empty_shard
 from earl.dispatch.transports.base import execute
 from earl.errors import EarlError
 from earl.rehearsal.plan import check_network
@@ -18,7 +18,7 @@ def transfer(seat, store, case, seconds):
 
     peers = join(FileStore(str(store), 2), seat.process, np.array(seat.hosts), seat.address, seconds)
     made = case.plan(seat.hosts)
-    held = empty(made.source, seat.process, made.lengths, made.columns)
+    held = empty_shard(made.source, seat.process, made.lengths, made.columns)
     try:
         execute(made, seat.process, held, peers)
     except EarlError as error:

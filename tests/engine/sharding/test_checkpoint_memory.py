@@ -14,12 +14,13 @@ from earl.benchmarks.layouts import free_port
 from earl.benchmarks.processes import run
 from earl.config import LearnerConfig, ModelConfig
 from earl.documents import fingerprint
-from earl.engine.checkpoint_tensors import STATE, Stored
+from earl.engine.checkpoint_tensors import Stored
 from earl.engine.heap import give_back
 from earl.engine.learner import Learner
 from earl.engine.model import meta_policy
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
+from earl.engine.train_state import STATE
 from earl.parallel.layout import Layout, whole
 from earl.placement.ray.memory_budget import SPARE_BYTES, Budget
 

@@ -15,14 +15,14 @@ from earl.parallel.selector.decide import (
     AHEAD,
     Candidate,
     Inputs,
-    Left,
+    PastLayout,
     Settings,
     StageState,
     decide,
     weights,
     worth,
 )
-from earl.parallel.selector.selector import made_from, text_of
+from earl.parallel.selector.selector import inputs_from_json, inputs_to_json
 
 CHOICES = [Choice("rollout", Layout(dp=8 // tp, tp=tp)) for tp in (1, 2, 4, 8)]
 PLACES = len(AHEAD)
@@ -89,7 +89,7 @@ def test_a_layout_of_which_little_is_known_is_tried_for_what_that_tells():
 
 def test_a_trial_is_ended_without_waiting_and_is_no_switch_back():
     slow = (2.0,) * PLACES
-    state = StageState(current=CHOICES[0], since=-1, left=(Left(CHOICES[2], -5),), backs=(-5,))
+    state = StageState(current=CHOICES[0], since=-1, left=(PastLayout(CHOICES[2], -5),), backs=(-5,))
     two = [candidate(CHOICES[0], origin="measured"), candidate(CHOICES[1], telling=0.5)]
     tried, decision = decide(state, inputs(0, two, 299))
     assert (decision.reason, tried.current, tried.on_trial) == ("trial", CHOICES[1], True)
@@ -121,9 +121,9 @@ def test_what_is_recorded_is_decided_again(course):
         if any(one.fits for one in given_inputs.candidates):
             state, decision = decide(state, given_inputs)
             made.append(decision)
-            recorded.append(text_of(decision))
-            assert made_from(recorded[-1]) == (decision.state, given_inputs)
-    assert [decide(*made_from(text))[1] for text in recorded] == made
+            recorded.append(inputs_to_json(decision))
+            assert inputs_from_json(recorded[-1]) == (decision.state, given_inputs)
+    assert [decide(*inputs_from_json(text))[1] for text in recorded] == made
 
 
 def test_a_switch_has_to_save_its_cost_and_more():
@@ -157,19 +157,19 @@ def test_going_back_is_weighed_with_what_was_lost_there():
     # of which the load will have turned for 100 - 100 * (1 - 0.99 ** 100) = 36.6: of 0.1 s 3.66 s, of 0.5 s 18.3 s.
     both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.9,) * len(AHEAD))]
     for lost, reason in ((0.0, "faster"), (0.1, "faster"), (0.5, "held")):
-        state = StageState(current=CHOICES[0], since=10, left=(Left(CHOICES[1], 10, lost),), steps=-1)
+        state = StageState(current=CHOICES[0], since=10, left=(PastLayout(CHOICES[1], 10, lost),), steps=-1)
         _, decision = decide(state, inputs(50, both))
         assert decision.reason == reason, lost
     assert "the load may turn again" in decision.why
     # Left long ago, it may be left again as soon as the run has rested: 5 steps, of which 0.1 have turned.
-    assert decide(replace(state, left=(Left(CHOICES[1], -60, 0.5),)), inputs(50, both))[1].reason == "faster"
+    assert decide(replace(state, left=(PastLayout(CHOICES[1], -60, 0.5),)), inputs(50, both))[1].reason == "faster"
 
 
 def test_none_is_taken_for_one_that_may_not_be():
     three = [
         candidate(choice, (seconds,) * len(AHEAD)) for choice, seconds in zip(CHOICES, (5.0, 1.0, 2.0), strict=False)
     ]
-    state = StageState(current=CHOICES[0], since=20, left=(Left(CHOICES[1], 20),), backs=(20,))
+    state = StageState(current=CHOICES[0], since=20, left=(PastLayout(CHOICES[1], 20),), backs=(20,))
     _, decision = decide(state, inputs(50, three))
     assert (decision.reason, decision.choice) == ("held", CHOICES[0])
     assert "step 20 switched back already" in decision.why
@@ -180,7 +180,7 @@ def test_what_memory_forced_out_is_taken_again_once_contexts_have_fallen():
     # Left for 120 tokens; in 16 steps 105 are expected (the longest of 100, 101, …): below 0.9 * 120 = 108.
     both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.0,) * len(AHEAD))]
     for unfit, reason in ((120, "faster"), (110, "held")):  # 0.9 * 110 = 99
-        state = StageState(current=CHOICES[0], since=10, left=(Left(CHOICES[1], 10, 0.0, unfit),))
+        state = StageState(current=CHOICES[0], since=10, left=(PastLayout(CHOICES[1], 10, 0.0, unfit),))
         _, decision = decide(state, inputs(50, both))
         assert decision.reason == reason
     assert "as contexts of 110 tokens were expected, and they have hardly fallen" in decision.why
@@ -189,16 +189,17 @@ def test_what_memory_forced_out_is_taken_again_once_contexts_have_fallen():
 def test_what_is_left_is_remembered_with_what_it_lost():
     both = [candidate(CHOICES[0], (2.0,) * len(AHEAD)), candidate(CHOICES[1], (1.5,) * len(AHEAD))]
     state = decide(StageState(current=CHOICES[0]), inputs(7, both))[0]
-    assert (state.left, state.since) == ((Left(CHOICES[0], 7, 0.5),), 7)
+    assert (state.left, state.since) == ((PastLayout(CHOICES[0], 7, 0.5),), 7)
     state = decide(state, inputs(30, [both[0], replace(both[1], fits=1, futures=(1,))]))[0]
-    assert (state.left[-1], state.backs) == (Left(CHOICES[1], 30, 0.0, 101), (30,))  # memory forced it, one step ahead
+    # Memory forced it, one step ahead.
+    assert (state.left[-1], state.backs) == (PastLayout(CHOICES[1], 30, 0.0, 101), (30,))
     assert TypeAdapter(StageState).validate_python(json.loads(json.dumps(asdict(state)))) == state
 
 
 def test_other_texts_are_no_inputs():
     for text in ("{}", "[]", "no json", '{"candidates": 3}'):
         with pytest.raises(EarlError, match="cannot be read"):
-            made_from(text)
+            inputs_from_json(text)
 
 
 def test_a_present_choice_that_is_no_candidate_is_left():

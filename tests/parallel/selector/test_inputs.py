@@ -13,11 +13,11 @@ from earl.parallel.memory import Load
 from earl.parallel.selector.decide import AHEAD, Settings, StageState, decide
 from earl.parallel.selector.selector import (
     KEPT_STEPS,
-    Barred,
+    OomBan,
     Selector,
     _never_shrinking,
-    made_from,
-    text_of,
+    inputs_from_json,
+    inputs_to_json,
 )
 
 SMALL, LARGE = Choice("update", Layout(dp=4)), Choice("update", Layout(dp=2, tp=2))
@@ -121,7 +121,7 @@ def test_a_switch_costs_the_mean_of_what_it_took_and_of_what_was_assumed():
 
 
 def test_a_choice_is_barred_for_its_bucket_and_above():
-    barred = Barred(SMALL, Load(64, 300.0, 300, 1000), 3)  # contexts of 257 to 512, loads of 33 to 64
+    barred = OomBan(SMALL, Load(64, 300.0, 300, 1000), 3)  # contexts of 257 to 512, loads of 33 to 64
     assert barred.covers(SMALL, Load(33, 1.0, 257, 1000)) and barred.covers(SMALL, Load(200, 1.0, 900, 1000))
     assert not barred.covers(SMALL, Load(32, 1.0, 300, 1000))
     assert not barred.covers(SMALL, Load(64, 1.0, 256, 1000))
@@ -153,17 +153,17 @@ def test_memory_is_prepared_for_the_longest_mean_so_far():
 def test_a_decision_is_a_line_of_json_and_back():
     made = begun().inputs("update", 1)
     _, decision = decide(StageState(), made)
-    text = text_of(decision)
+    text = inputs_to_json(decision)
     assert set(json.loads(text)) == {"inputs", "state"} and ": " not in text and ", " not in text.replace("tp1, ", "")
-    assert made_from(text) == (StageState(), made)
+    assert inputs_from_json(text) == (StageState(), made)
     with pytest.raises(EarlError) as error:
-        made_from("{}")
+        inputs_from_json("{}")
     told = "a decision's inputs cannot be read ('inputs'); the run is of another earl, use that one"
     assert str(error.value) in (told, told.replace("inputs'", "state'"))
     broken = json.loads(text)
     broken["inputs"]["candidates"][0]["seconds"] = "soon"
     with pytest.raises(EarlError, match=r"a decision's inputs cannot be read \(.+\); the run is of another earl"):
-        made_from(json.dumps(broken))
+        inputs_from_json(json.dumps(broken))
 
 
 def test_recomputation_is_offered_where_it_is_needed_or_was_in_use():

@@ -11,16 +11,16 @@ from earl.parallel.selector.decide import (
     AHEAD,
     Candidate,
     Inputs,
-    Left,
+    PastLayout,
     Settings,
     StageState,
     decide,
     dwell_steps,
     hindrance,
-    left,
-    recent,
+    note_fastest,
+    past_layouts,
+    recently_left,
     risks,
-    watched,
     weights,
 )
 
@@ -48,30 +48,30 @@ def test_each_step_counts_less_than_the_one_before():
 
 
 def test_the_fastest_changes_when_another_is_clearly_faster():
-    state = watched(StageState(), inputs(0, candidate(A, 1.0), candidate(B, 2.0)))
+    state = note_fastest(StageState(), inputs(0, candidate(A, 1.0), candidate(B, 2.0)))
     assert (state.fastest, state.reversals, state.steps) == ((A,), 0, 1)
-    state = watched(state, inputs(1, candidate(A, 1.0), candidate(B, 0.99)))  # by less than 2 %
+    state = note_fastest(state, inputs(1, candidate(A, 1.0), candidate(B, 0.99)))  # by less than 2 %
     assert (state.fastest, state.steps) == ((A,), 2)
-    state = watched(state, inputs(2, candidate(A, 1.0), candidate(B, 0.97)))
+    state = note_fastest(state, inputs(2, candidate(A, 1.0), candidate(B, 0.97)))
     assert (state.fastest, state.reversals) == ((A, B), 0)
-    state = watched(state, inputs(3, candidate(A, 0.9), candidate(B, 1.0)))
+    state = note_fastest(state, inputs(3, candidate(A, 0.9), candidate(B, 1.0)))
     assert (state.fastest, state.reversals) == ((B, A), 1)
-    state = watched(state, inputs(4, candidate(A, 0.1, fits=0), candidate(B, 1.0)))  # what does not fit is not fast
+    state = note_fastest(state, inputs(4, candidate(A, 0.1, fits=0), candidate(B, 1.0)))  # A does not fit
     assert (state.fastest, state.reversals) == ((A, B), 2)
-    assert watched(state, inputs(5, candidate(A, fits=0))) == replace(state, steps=6)
+    assert note_fastest(state, inputs(5, candidate(A, fits=0))) == replace(state, steps=6)
     # 100 steps are taken for granted, 20 were seen, and each of three advantages lasted a third of them.
     assert dwell_steps(StageState(steps=20, reversals=2), Settings()) == 40
 
 
 def test_switches_back_are_forgotten_after_a_hundred_steps():
-    state = StageState(backs=(0, 1, 50), left=(Left(A, 0), Left(B, 1)))
-    assert watched(state, inputs(100)).backs == (1, 50)
-    assert recent(state, inputs(100)) == {B}
-    assert recent(state, inputs(100, back_steps=101)) == {A, B}
+    state = StageState(backs=(0, 1, 50), left=(PastLayout(A, 0), PastLayout(B, 1)))
+    assert note_fastest(state, inputs(100)).backs == (1, 50)
+    assert recently_left(state, inputs(100)) == {B}
+    assert recently_left(state, inputs(100, back_steps=101)) == {A, B}
 
 
 def test_a_risk_is_the_loss_while_a_choice_cannot_be_left():
-    state = StageState(left=(Left(A, -60, 0.5), Left(B, 10, 0.25)))
+    state = StageState(left=(PastLayout(A, -60, 0.5), PastLayout(B, 10, 0.25)))
     three = (candidate(A), candidate(B), candidate(C))
 
     def turned(steps):
@@ -94,12 +94,12 @@ def test_what_hinders_a_switch():
     assert hindrance(rested, inputs(10, *two), 1, 1.0, 3.0) == ""
     assert hindrance(rested, inputs(13, *two), 1, 0.0, 3.0) == ""
     assert hindrance(StageState(current=A), inputs(10, *two), 1, 0.0, 3.0) == ""
-    lately = StageState(current=A, since=10, left=(Left(B, 10, 0.0, 116),))
+    lately = StageState(current=A, since=10, left=(PastLayout(B, 10, 0.0, 116),))
     told = "it was left lately, as contexts of 116 tokens were expected, and they have hardly fallen"
     assert hindrance(lately, inputs(50, *two), 1, 1.0, 3.0) == told  # 105 in 16 steps, more than 0.9 x 116 = 104.4
-    fallen = replace(lately, left=(Left(B, 10, 0.0, 117),))
+    fallen = replace(lately, left=(PastLayout(B, 10, 0.0, 117),))
     assert hindrance(fallen, inputs(50, *two), 1, 1.0, 3.0) == ""
-    assert hindrance(replace(lately, left=(Left(B, 10),)), inputs(50, *two), 1, 1.0, 3.0) == ""
+    assert hindrance(replace(lately, left=(PastLayout(B, 10),)), inputs(50, *two), 1, 1.0, 3.0) == ""
     short = inputs(50, candidate(A), candidate(B, fits=5))  # not in 16 steps any more
     assert hindrance(fallen, short, 1, 1.0, 3.0) == "it was left lately, and may not fit for long"
     shorter = inputs(50, candidate(A, fits=4), candidate(B, fits=5))  # but for as long as any
@@ -109,15 +109,17 @@ def test_what_hinders_a_switch():
 
 
 def test_what_is_left_is_kept_once_the_latest_last():
-    state = StageState(current=A, left=(Left(A, 1, 9.0), Left(C, 2)))
+    state = StageState(current=A, left=(PastLayout(A, 1, 9.0), PastLayout(C, 2)))
     two = inputs(7, candidate(A, 2.0, fits=3), candidate(B, 1.5))
-    assert left(state, two, 1, freely=True) == (Left(C, 2), Left(A, 7, 0.5))
-    assert left(state, two, 1, freely=False) == (Left(C, 2), Left(A, 7, 0.0, 103))  # what did not fit in 4 steps
+    assert past_layouts(state, two, 1, freely=True) == (PastLayout(C, 2), PastLayout(A, 7, 0.5))
+    # 103 are the tokens that did not fit in 4 steps.
+    assert past_layouts(state, two, 1, freely=False) == (PastLayout(C, 2), PastLayout(A, 7, 0.0, 103))
     slower = inputs(7, candidate(A, 1.0), candidate(B, 1.5))
-    assert left(state, slower, 1, freely=True) == (Left(C, 2), Left(A, 7, 0.0))
-    assert left(state, slower, 1, freely=False) == (Left(C, 2), Left(A, 7, 0.0, None))  # it fits for all that is known
-    assert left(state, inputs(7, candidate(B)), 0, freely=True) == (Left(C, 2), Left(A, 7))
-    assert left(replace(state, current=None), two, 1, freely=True) == state.left
+    assert past_layouts(state, slower, 1, freely=True) == (PastLayout(C, 2), PastLayout(A, 7, 0.0))
+    # It fits for all that is known.
+    assert past_layouts(state, slower, 1, freely=False) == (PastLayout(C, 2), PastLayout(A, 7, 0.0, None))
+    assert past_layouts(state, inputs(7, candidate(B)), 0, freely=True) == (PastLayout(C, 2), PastLayout(A, 7))
+    assert past_layouts(replace(state, current=None), two, 1, freely=True) == state.left
 
 
 def test_the_first_choice_pays_for_its_start():
@@ -135,7 +137,7 @@ def test_a_switch_that_pays_says_what_it_saves():
         "4 x tp2 (predicted) saves 0.5 s a step now and 3.5 s as long as that is expected to last; "
         "the switch is weighed with 3 s"
     )
-    assert (after.current, after.since, after.left, after.backs) == (B, 3, (Left(A, 3, 0.5),), ())
+    assert (after.current, after.since, after.left, after.backs) == (B, 3, (PastLayout(A, 3, 0.5),), ())
     assert (decision.step, decision.stage, decision.before, decision.switched) == (3, "rollout", A, True)
     again, decision = decide(after, inputs(200, candidate(A, 2.0), candidate(B, 1.5)))
     assert (decision.reason, decision.why) == ("stays", "no other choice saves more than the switch to it costs")
@@ -171,7 +173,7 @@ def test_where_nothing_fits_what_was_seen_last_decides():
 
 
 def test_going_back_is_noted():
-    state = StageState(current=B, since=10, left=(Left(A, 10),), backs=())
+    state = StageState(current=B, since=10, left=(PastLayout(A, 10),), backs=())
     after, decision = decide(state, inputs(50, candidate(A, 1.0), candidate(B, 2.0)))
     assert (decision.reason, after.backs, after.since) == ("faster", (50,), 50)
     assert np.isfinite(risks(after, inputs(51, candidate(A), candidate(B)), 50)).all()
