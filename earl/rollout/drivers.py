@@ -91,14 +91,14 @@ def _play_in_lockstep(episodes: Sequence[Playable], sampler: Completes) -> None:
         while waiting:
             completions = sampler.generate([episode.prompt() for episode in waiting])
             time.sleep(max(episode.delay() for episode in waiting))
-            received = []
+            answered = []
             for episode, completion in zip(waiting, completions, strict=True):
                 if isinstance(episode, Episode) and getattr(episode.env, "external", False):
-                    received.append(threads.submit(episode.receive, completion))
+                    answered.append(threads.submit(episode.receive, completion))
                 else:
                     episode.receive(completion)
-            for one in received:
-                one.result()
+            for answer in answered:
+                answer.result()
             sampler.release([own for episode in waiting if episode.stop is not None for own in episode.sessions])
             waiting = [episode for episode in waiting if episode.stop is None]
 

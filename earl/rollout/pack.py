@@ -22,7 +22,6 @@ from earl.trajectory import (
     PlayedGroups,
     TrainingRecord,
     Trajectory,
-    TrajectorySummary,
     Turn,
 )
 
@@ -37,8 +36,8 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
         trajectories: N episodes; their turns are numbered consecutively, 0 to K - 1.
         labels: per trajectory, the teacher's tokens per turn. Without labels the policy's own tokens are in the loss;
             with labels, only those. Labels that a trajectory has itself stand in `targets` beside its tokens. Where a
-            label departs from the played tokens, its first different token is the
-            last in the loss of that turn, since later tokens were conditioned on the played one.
+            label departs from the played tokens, its first different token is the last in the loss of that turn, since
+            later tokens were conditioned on the played one.
     """
     parts, first_turn = [_NOTHING], 0
     for index, trajectory in enumerate(trajectories):
@@ -137,13 +136,12 @@ def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int,
     numbers = np.full(len(tokens), -1, np.int32)
     value_mask = np.zeros(len(tokens), np.bool_)
     for number, turn in turns:
-        numbers[turn.action_start - 1 - start : turn.end - start] = first_turn + number
-        value_mask[turn.action_start - 1 - start] = True
+        span = slice(turn.action_start - start, turn.end - start)
+        numbers[span.start - 1 : span.stop] = first_turn + number
+        value_mask[span.start - 1] = True
         if labels is not None:
-            span = slice(turn.action_start - start, turn.end - start)
             mask[span] = _label(targets[span], labels.get(number, ()))
         elif number in trajectory.labels:
-            span = slice(turn.action_start - start, turn.end - start)
             taught = _label(targets[span], trajectory.labels[number])
             targets[span][taught] = -1 - targets[span][taught]
     if end > turns[-1][1].end:
@@ -169,9 +167,6 @@ def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]
     return mask
 
 
-E = TypeVar("E", Trajectory, TrajectorySummary)
-
-
 @dataclass(frozen=True, slots=True)
 class Learnable:
     """Which episodes of a step are learned from. Metrics count all of them."""
@@ -194,8 +189,8 @@ class Learnable:
         return self.truncated or not compared.truncated
 
     def _is_flat(self, group: GroupOf[Any]) -> bool:
-        (charged,) = length_penalised([group], self.length_penalty)
-        return len({trajectory.reward for trajectory in charged.trajectories}) == 1
+        (penalised,) = length_penalised([group], self.length_penalty)
+        return len({trajectory.reward for trajectory in penalised.trajectories}) == 1
 
 
 def learnable(config: Config) -> Learnable:
@@ -233,7 +228,8 @@ def credited(
         values = turn_baselines(baselines, compared)
     rewarded = length_penalised(compared, rule.length_penalty)
     if costs is not None:
-        rewarded = charged(rewarded, np.bincount(costs[0], costs[1], len(counts)).astype(np.float64))
+        left = iter(np.bincount(costs[0], costs[1], len(counts)).tolist())
+        rewarded = _charged(rewarded, lambda one: [*islice(left, one.num_values)])
     found = algorithm.advantages(rewarded, values)
     learns = np.repeat(np.array([rule.learns(one) for one in each], np.bool_), [one.num_values for one in each])
     kept = np.repeat(learns, counts)
@@ -245,28 +241,17 @@ def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:
     """The groups with `penalty` subtracted from each turn's reward per sampled token."""
     if not penalty:
         return groups
-    return [
-        replace(group, trajectories=tuple(_penalised(trajectory, penalty) for trajectory in group.trajectories))
-        for group in groups
-    ]
+    return _charged(groups, lambda one: [penalty * (turn.end - turn.action_start) for turn in one.turns])
 
 
-def _penalised(trajectory: E, penalty: float) -> E:
-    return _charged(trajectory, [penalty * (turn.end - turn.action_start) for turn in trajectory.turns])
+def _charged(groups: Sequence[G], costs: Callable[[Any], Iterable[float]]) -> Sequence[G]:
+    """The groups with the costs of an episode's turns subtracted from their rewards."""
 
+    def charged(episode: Any) -> Any:
+        pairs = zip(episode.turns, costs(episode), strict=False)  # no turn begins after the last
+        return replace(episode, turns=tuple(replace(turn, reward=turn.reward - cost) for turn, cost in pairs))
 
-def charged(groups: Sequence[G], costs: NDArray[np.float64]) -> Sequence[G]:
-    """The groups with a cost of each turn [K] (see `Ended.num_values`) subtracted from its reward."""
-    left = iter(costs.tolist())
-    return [
-        replace(group, trajectories=tuple(_charged(one, [*islice(left, one.num_values)]) for one in group.trajectories))
-        for group in groups
-    ]
-
-
-def _charged(trajectory: E, costs: Sequence[float]) -> E:
-    pairs = zip(trajectory.turns, costs, strict=False)  # no turn begins after the last
-    return replace(trajectory, turns=tuple(replace(turn, reward=turn.reward - cost) for turn, cost in pairs))
+    return [replace(group, trajectories=tuple(map(charged, group.trajectories))) for group in groups]
 
 
 def experiences(

@@ -88,18 +88,18 @@ class EpisodeFactory:
         """The positions of a game against SELF in which the policy was to move, by playing it again. ended: episodes by
         their seeds, those of its seats among them."""
         own = [ended.get(derive(seed, "seat", seat)) for seat in (0, 1)]
-        left = [iter([turn.action for turn in one.turns if turn.action is not None] if one else []) for one in own]
+        left = [[turn.action for turn in one.turns if turn.action is not None] if one else [] for one in own]
         board, late = self._board(task, seed)
         board.begin(task.seed)
-        action: str | None = ""
-        while action is not None:
+        while True:
             late.move(board)
             if board.over or (mover := own[board.player]) is None or mover.stop in FAULTS:
                 return
             lost = mover.outcome is Outcome.LOSS and not mover.bootstrapped
             yield Passed(task.env, board.seen_by(board.player)[0], " ".join(board.moves), lost)
-            if (action := next(left[board.player], None)) is not None:
-                board.move(action)
+            if not (actions := left[board.player]):
+                return
+            board.move(actions.pop(0))
 
     def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""
@@ -153,7 +153,8 @@ def draw(config: Config, step: int, pool: OpponentPool = EMPTY) -> Draw:
     seed = derive(config.run.seed, "rollout", step)
     others = [derive(seed, "round", number) for number in range(config.rollout.resample)]
     course = config.course(step)
-    drawn = (_shuffled(_round(config, pool, course, own), own) for own in others)
+    # A round's tasks are drawn opponent by opponent; in a slot, another opponent should follow.
+    drawn = (Random(own).sample(_round(config, pool, course, own), config.rollout.prompts) for own in others)
     return Draw(step, _round(config, pool, course, seed), seed, pool.labelled, [*chain.from_iterable(drawn)])
 
 
@@ -162,11 +163,6 @@ def _round(config: Config, pool: OpponentPool, course: float, seed: int) -> Sequ
     for name, env in config.env.each.items():
         tasks = _restarted(tasks, name, env.restarts, pool, Random(f"starts of {name} {seed}"))
     return [exploited(task, pool.lost, Random(f"exploiter {task.seed}")) for task in tasks]
-
-
-def _shuffled(tasks: Sequence[Task], seed: int) -> list[Task]:
-    """They are drawn opponent by opponent, and another one should follow."""
-    return Random(seed).sample(tasks, len(tasks))
 
 
 def _restarted(tasks: Sequence[Task], env: str, share: float, pool: OpponentPool, rng: Random) -> list[Task]:
