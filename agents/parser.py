@@ -121,10 +121,10 @@ def _matches(pattern: str) -> Callable[[str], Iterator[str]]:
             for found in compiled.finditer(text, timeout=MATCH_SECONDS):
                 yield found[1 if compiled.groups else 0] or ""
         except TimeoutError:
-            raise EarlError(
-                f"agent.parser regex:{pattern} took more than {MATCH_SECONDS:g} s for a reply of {len(text)} "
-                "characters; write a pattern without repeats inside repeats"
-            ) from None
+            rule = (
+                f"{MATCH_SECONDS:g} s for a reply of {len(text)} characters; write one without repeats inside repeats"
+            )
+            raise EarlError(f"agent.parser regex:{pattern} took more than {rule}") from None
 
     return places
 

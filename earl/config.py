@@ -342,9 +342,8 @@ def _a_limit(value: object) -> object:
 def _a_history(value: str) -> str:
     if HISTORY.fullmatch(value):
         return value
-    raise PydanticCustomError(
-        "history", "Input should be 'full', 'board_only', 'last_turns:K' or 'summary:K', such as 'last_turns:2'"
-    )
+    rule = "Input should be 'full', 'board_only', 'last_turns:K' or 'summary:K', such as 'last_turns:2'"
+    raise PydanticCustomError("history", rule)
 
 
 def _a_share(value: Any) -> Any:
@@ -402,17 +401,14 @@ class OneEnvConfig(Section):
         for key in ("step_timeout_seconds", "memory_mb"):
             if (limit := getattr(self, key)) is not None and not self.processes:
                 raise ValueError(
-                    f"env.{key} = {limit:g} cannot be kept in the process that plays, for it cannot be ended; "
-                    "set env.processes to 1 or more"
+                    f"env.{key} = {limit:g} takes a process that can be ended; set env.processes to 1 or more"
                 )
         for name in self.grow:
             if type(self.options.get(name)) is not int:
                 raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
         for course, step in ((0.0, "first"), (1.0, "last")):
             if self.opponents and not self.shares_at(course):
-                raise ValueError(
-                    f"env.opponents has a share of 0 for each at the {step} step; give one of them another"
-                )
+                raise ValueError(f"env.opponents has a share of 0 for each at the {step} step; raise one of them")
         return self
 
     @property
@@ -547,10 +543,8 @@ class AgentConfig(Section):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "AgentConfig":
-        if (
-            any(one.role != ("user", "assistant")[n % 2] for n, one in enumerate(self.examples))
-            or len(self.examples) % 2
-        ):
+        roles = [one.role for one in self.examples]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
             raise ValueError("examples have to be of user and assistant in turn, and end with the assistant")
         if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & {*self.chat_template_kwargs}):
             raise ValueError(f"chat_template_kwargs.{taken[0]} is what earl itself gives to templates; leave it out")
@@ -589,13 +583,9 @@ class ContextConfig(Section):
     def _limits_agree(self) -> "ContextConfig":
         if not self.automatic and (self.initial or self.ceiling):
             name = "initial" if self.initial else "ceiling"
-            raise ValueError(
-                f"context.{name} has no use beside limit = {self.limit}; leave it out or set limit = 'auto'"
-            )
+            raise ValueError(f"context.{name} has no use beside limit = {self.limit}; leave it out or set 'auto'")
         if self.ceiling and self.first_limit > self.ceiling:
-            raise ValueError(
-                f"initial = {self.first_limit} is above ceiling = {self.ceiling}; lower it or raise the ceiling"
-            )
+            raise ValueError(f"initial = {self.first_limit} is above ceiling = {self.ceiling}; lower it")
         return self
 
 
@@ -625,10 +615,8 @@ class RolloutConfig(Section):
     @model_validator(mode="after")
     def _groups_fill(self) -> "RolloutConfig":
         if self.group_size > self.episodes or self.episodes % self.group_size:
-            raise ValueError(
-                f"episodes = {self.episodes} must be a multiple of group_size = {self.group_size} "
-                f"(prompts × group_size = episodes); set episodes to {self.group_size * max(1, self.prompts)}"
-            )
+            fault = f"episodes = {self.episodes} must be a multiple of group_size = {self.group_size}"
+            raise ValueError(f"{fault}; set episodes to {self.group_size * max(1, self.prompts)}")
         return self
 
 
@@ -654,16 +642,15 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _patience_can_be_decided(self) -> "Config":
-        met = self.evaluate
-        if met.patience and not (met.exact and "any" in met.opponents and not self.env.others):
+        rule = self.evaluate
+        if rule.patience and not (rule.exact and "any" in rule.opponents and not self.env.others):
             raise ValueError(
-                f"evaluate.patience = {met.patience} ends a run whose weights lose to no reply, which only "
-                "evaluate.exact = true with 'any' among evaluate.opponents decides, for one environment; set both, or "
-                "evaluate.patience to 0"
+                f"evaluate.patience = {rule.patience} ends a run whose weights lose to no reply, which only "
+                "evaluate.exact = true with 'any' among evaluate.opponents decides, in one environment; set these or 0"
             )
-        if met.patience and self.learner.ema:
+        if rule.patience and self.learner.ema:
             raise ValueError(
-                f"evaluate.patience = {met.patience} ends a run before its last step, after which learner.ema = "
+                f"evaluate.patience = {rule.patience} ends a run before its last step, after which learner.ema = "
                 f"{self.learner.ema:g} takes the mean of the weights; set one of them to 0"
             )
         return self
@@ -709,9 +696,8 @@ class Config(Section):
 
     def changed(self, **sections: Mapping[str, object]) -> "Config":
         """A copy in which keys of some sections are set; they are not validated."""
-        return self.model_copy(
-            update={name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
-        )
+        changed = {name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+        return self.model_copy(update=changed)
 
     def course(self, step: int) -> float:
         """Which share of reinforcement learning is done before a step, 0 at its first and 1 at its last."""

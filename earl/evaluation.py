@@ -45,7 +45,7 @@ class Match:
     opponent: str
     seat: int
     exact: bool = False
-    episodes: int = 400  # games, or held-out tasks; not read when exact
+    episodes: int = 400  # games, or held-out tasks; unused when exact
     env: str = ""  # one of the run's other environments; else its own
     stream: str = FINAL_GAMES  # of the seeds
 
@@ -93,8 +93,8 @@ def evaluated(
     played = [episode.trajectory() for episode in episodes]
     result = match_results(played, weights, match.exact)[0]
     result = replace(result, **_of_games(episodes, played), **_of_moves(episodes, weights))
-    told = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
-    return replace(result, opponent=told), episodes
+    opponent = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
+    return replace(result, opponent=opponent), episodes
 
 
 def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
@@ -147,13 +147,11 @@ def proof(by_seat: Sequence[Sequence[Episode]]) -> str:
     Raises EarlError where an episode has no line of play."""
     parts = []
     for seat, episodes in enumerate(by_seat, 1):
-        lines = [line_of(episode) for episode in episodes]
-        found = [line for line in lines if line is not None]
-        if len(found) < len(lines):
+        lines = [line for line in map(line_of, episodes) if line is not None]
+        if len(lines) < len(episodes):
             raise EarlError(f"{episodes[0].task.env} has no board whose moves could be written down; leave out --proof")
-        counts = ", ".join(f"{sum(line.result == name for line in found)} {name}" for name in (*Outcome, FORFEIT))
-        told = sorted(f"{line.text or '-'} {line.result}" for line in found)
-        parts += [f"seat {seat}: {counts}", *told]
+        counts = ", ".join(f"{sum(line.result == name for line in lines)} {name}" for name in (*Outcome, FORFEIT))
+        parts += [f"seat {seat}: {counts}", *sorted(f"{line.text or '-'} {line.result}" for line in lines)]
     return "\n".join([by_seat[0][0].task.env, *parts, ""])
 
 
@@ -217,10 +215,10 @@ class Script:
     others: list[tuple[int, ...]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        choices = self.player.distribution(game, state)
-        place = len(self.path)
-        choice = self.script[place] if place < len(self.script) else 0
-        if place >= len(self.script):
+        choices, choice = self.player.distribution(game, state), 0
+        if len(self.path) < len(self.script):
+            choice = self.script[len(self.path)]
+        else:
             self.others += [(*self.path, other) for other in range(1, len(choices))]
         self.path.append(choice)
         self.weight *= choices[choice][1]
@@ -252,9 +250,8 @@ def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> Tree:
         weights += [script.weight for script in scripts]
         pending += [other for script in scripts for other in script.others]
         if len(played) + len(pending) > MAX_LEAVES:
-            raise EarlError(
-                f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves; leave out --exact to sample"
-            )
+            extent = f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves"
+            raise EarlError(f"{extent}; leave out --exact to sample")
     return played, weights
 
 
@@ -277,9 +274,8 @@ class Exploiter:
     others: list[tuple[Promise, tuple[int, ...]]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        place = len(self.path)
-        if place < len(self.script):
-            move = self.script[place]
+        if len(self.path) < len(self.script):
+            move = self.script[len(self.path)]
         else:
             (_, move), *others = sorted((self._promise(game, state, move), move) for move in game.legal(state))
             self.others += [(promise, (*self.path, other)) for promise, other in others]

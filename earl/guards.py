@@ -80,33 +80,33 @@ def guarded(config: Config, history: History) -> dict[str, str]:
     illegal, flat, clipped = (means[name] for name in ("illegal_replies", "zero_variance_groups", "clip_fraction"))
     entropy, length = means["entropy"], means["context/episode/mean"]
     better = earns > earned + 1e-3 * max(1.0, abs(earned))
-    told = {}
+    warnings = {}
     if illegal[1] > 0.25 and illegal[1] >= illegal[0]:
-        told["illegal"] = (
+        warnings["illegal"] = (
             f"{illegal[1]:.0%} of replies are illegal, no fewer than {WINDOW} steps ago: lower agent.forfeit_reward, "
             "lengthen the warm start (warm_start.steps), or tell the rules (agent.instructions)"
         )
     if flat[1] > 0.95 and _needs_groups(config) and not better:
-        told["variance"] = (
+        warnings["variance"] = (
             f"in {flat[1]:.0%} of the groups of the last {PART} steps all episodes earned the same, and taught "
             "nothing: make the task harder or easier ([env]), or rollout.group_size larger"
         )
     if clipped[1] > 0.5:
-        told["clip"] = (
+        warnings["clip"] = (
             f"the bound of the ratio holds {clipped[1]:.0%} of the tokens, which are then not learned from: lower "
             "learner.learning_rate, learner.epochs or learner.minibatches, or raise algorithm.options.clip"
         )
     if entropy[1] < 0.1 * entropy[0] and not better:
-        told["entropy"] = (
+        warnings["entropy"] = (
             f"the entropy fell from {entropy[0]:.3g} to {entropy[1]:.3g} nats a token in {WINDOW} steps and the reward "
             "did not rise: lower learner.learning_rate or raise algorithm.entropy, from a checkpoint before it"
         )
     if length[1] > 1.5 * length[0] and not better:
-        told["length"] = (
+        warnings["length"] = (
             f"episodes grew from {length[0]:.0f} to {length[1]:.0f} tokens in {WINDOW} steps and the reward did not "
             "rise: set context.length_penalty, or lower agent.max_turn_tokens"
         )
-    return told
+    return warnings
 
 
 def _ends(history: History, name: str) -> tuple[float, float]:

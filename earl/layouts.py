@@ -24,7 +24,6 @@ from earl.runs.store import RecordedDecision
 Result = TypeVar("Result")
 SWITCH_SECONDS = 5.0
 """Assumed cost of a switch until one is measured."""
-ALONE = "{stage}: {choice} is the only layout there is, so there is nothing to choose"
 FULLEST: dict[Stage, tuple[str, ...]] = {
     "rollout": ("rollout",),
     "update": ("values", "preparation", "update"),
@@ -92,7 +91,9 @@ class Layouts:
         """In words, the stages of a run with a selector that have one layout."""
         if self._selector is None:
             return []
-        return [ALONE.format(stage=own, choice=choices[0]) for own, choices in self._offered.items() if not choices[1:]]
+        single = {stage: choices[0] for stage, choices in self._offered.items() if not choices[1:]}
+        none_left = "is the only layout there is, so there is nothing to choose"
+        return [f"{stage}: {choice} {none_left}" for stage, choice in single.items()]
 
     def take(self, profile: Profile) -> None:
         """Add measurements from before the run, weighted as a few each, so that those of the run soon outweigh them."""
@@ -190,23 +191,19 @@ class Layouts:
     def _alike(self, under: Choice) -> list[Choice]:
         """A choice, and those that differ from it in micro-batches alone and need no less memory."""
         least = self._costs.expected_bytes(under, self._load)
-        others = [
-            own
-            for own in self._offered[under.stage]
-            if replace(own, micro_batch_tokens=under.micro_batch_tokens) == under
-        ]
-        return [
-            under,
-            *(own for own in others if own != under and self._costs.expected_bytes(own, self._load) >= least),
-        ]
+        found = [under]
+        for choice in self._offered[under.stage]:
+            alike = replace(choice, micro_batch_tokens=under.micro_batch_tokens) == under
+            if alike and choice != under and self._costs.expected_bytes(choice, self._load) >= least:
+                found.append(choice)
+        return found
 
     def _decided(self, selector: Selector, stage: Stage, step: int) -> Decision:
         """Let the selector decide, and log the decision with its inputs."""
         made = selector.decide(stage, step)
-        before = None if made.before is None else str(made.before)
-        self._journal.decision(
-            RecordedDecision(step, stage, str(made.choice), before, made.reason, made.why, text_of(made))
-        )
+        before, choice = None if made.before is None else str(made.before), str(made.choice)
+        recorded = RecordedDecision(step, stage, choice, before, made.reason, made.why, text_of(made))
+        self._journal.decision(recorded)
         return made
 
     def _lay(self, decision: Decision, after: OutOfMemory | None) -> None:

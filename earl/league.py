@@ -92,20 +92,21 @@ class League:
         for start in range(0, len(games), WAVE):
             some = enumerate(games[start : start + WAVE])
             wave = [self._game(pair, number, i, seed, self._board()) for i, (pair, number) in some]
-            paired = [one for one in wave if isinstance(one, PairedEpisodes)]
-            if paired:
-                assert self.sampler is not None, "a checkpoint plays"
-                play(paired, Greedy(self.sampler, opponents=True))
+            self._play_out(wave)
             results += [_result(pair, one) for (pair, _), one in zip(games[start:], wave, strict=False)]
         return results
 
     def show(self, pair: tuple[str, str], seed: int, shown: Callable[[BoardGameEnv], BoardGameEnv]) -> GameResult:
         """One game without an opening, on a board that shows it."""
         game = self._game(pair, 0, 0, seed, shown(self._board()), opening=0)
-        if isinstance(game, PairedEpisodes):
-            assert self.sampler is not None, "a checkpoint plays"
-            play([game], Greedy(self.sampler, opponents=True))
+        self._play_out([game])
         return _result(pair, game)
+
+    def _play_out(self, games: Sequence[PairedEpisodes | BoardGameEnv]) -> None:
+        """Play the games that wait for a checkpoint's moves to their end."""
+        if waiting := [game for game in games if isinstance(game, PairedEpisodes)]:
+            assert self.sampler is not None, "a checkpoint plays"
+            play(waiting, Greedy(self.sampler, opponents=True))
 
     def _board(self) -> BoardGameEnv:
         board = registry.make(self.env, **self.options)

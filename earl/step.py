@@ -69,10 +69,8 @@ class Progress:
             return TypeAdapter(cls).validate_python(state)
         except ValidationError as error:
             place, fault = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
-            raise EarlError(
-                f"the checkpoint's state is not one that earl saved ({place}: {fault}); delete the checkpoint, then "
-                "continue with --resume"
-            ) from None
+            rule = "the checkpoint's state is not one that earl saved"
+            raise EarlError(f"{rule} ({place}: {fault}); delete the checkpoint, then continue with --resume") from None
 
     def enlist(self, pool_size: int) -> None:
         """Take the step as a scheduled checkpoint's. The one before the last, which all processes can read by now,
@@ -189,17 +187,16 @@ def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> Non
     """Log faults of the environment, why a step taught nothing, and what the last steps say of the run; each once for
     as long as it holds."""
     progress.watched = remembered(progress.watched, metrics)
-    told = {IDLE: idleness(run.config, metrics)}
+    warnings = {IDLE: idleness(run.config, metrics)}
     if failed := round(metrics["stop/env_error"] * metrics["episodes"]):
-        told["fault"] = (
-            f"{failed} of {metrics['episodes']:.0f} episodes ended by a fault of {run.config.env.name}, and are not "
-            "learned from; `earl replay` shows what each was"
-        )
-    told |= {f"{GUARD}:{name}": text for name, text in guarded(run.config, progress.watched).items()}
-    told = {kind: text for kind, text in told.items() if text}
-    fresh = [(kind.partition(":")[0], text) for kind, text in told.items() if kind not in progress.warned]
-    tell(run.journal, progress.step, fresh)
-    progress.warned = (*told,)
+        extent = f"{failed} of {metrics['episodes']:.0f} episodes ended by a fault of {run.config.env.name}"
+        warnings["fault"] = f"{extent}, and are not learned from; `earl replay` shows what each was"
+    warnings |= {f"{GUARD}:{name}": text for name, text in guarded(run.config, progress.watched).items()}
+    warnings = {kind: text for kind, text in warnings.items() if text}
+    for kind, text in warnings.items():
+        if kind not in progress.warned:
+            run.journal.event(progress.step, kind.partition(":")[0], text)
+    progress.warned = (*warnings,)
 
 
 def _learn(
@@ -228,9 +225,8 @@ def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     """One step of the warm start."""
     step, pipeline = progress.step, run.pipeline
     with clock("rollout"):
-        rows = run.layouts.run_with_oom_retry(
-            None, step, lambda: pipeline.demonstrations(step, progress.context.ceiling)
-        )
+        demonstrate = partial(pipeline.demonstrations, step, progress.context.ceiling)
+        rows = run.layouts.run_with_oom_retry(None, step, demonstrate)
     if not len(rows.lengths):
         run.journal.event(step, "skipped", "nothing was learned: every demonstration ended by a fault")
         return StepRecord({})
@@ -261,10 +257,9 @@ def _count_skipped(run: OpenRun, progress: Progress, stats: Mapping[str, float])
     run.journal.event(progress.step, "skipped", fault)
     if progress.skipped >= MOST_SKIPPED:
         raise EarlError(
-            f"nothing could be learned in {MOST_SKIPPED} steps in a row, up to step {progress.step}: loss or gradient "
-            "were not finite (NaN or infinite). Rewards or algorithm.kl may be too large, learner.learning_rate too "
-            f"high, learner.dtype too narrow: change that in a new run. The checkpoints in {run.folder.checkpoints} "
-            "are sound, and one of them can be its --model"
+            f"nothing could be learned in {MOST_SKIPPED} steps in a row, up to step {progress.step}: lower rewards, "
+            "algorithm.kl or learner.learning_rate, or widen learner.dtype, in a new run; its --model can be one of "
+            f"the checkpoints in {run.folder.checkpoints}, which are sound"
         )
 
 

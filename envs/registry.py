@@ -130,10 +130,8 @@ def target(name: str) -> str | None:
     if isinstance(own, str):
         return own
     if own.__module__ == "__main__":
-        raise EarlError(
-            f"environment {name!r} stands in the script or notebook itself, which its own processes cannot import; "
-            "move it to a file, or leave out env.processes"
-        )
+        fault = f"environment {name!r} stands in the script or notebook itself, which its processes cannot import"
+        raise EarlError(f"{fault}; move it to a file, or leave out env.processes")
     return f"{own.__module__}:{getattr(own, '__qualname__', own)}"
 
 
@@ -141,10 +139,8 @@ def check_edition(name: str, edition: int) -> None:
     """Raises EarlError for an environment whose rules have changed since a run of that edition."""
     since, change = CHANGED.get(name, (1, ""))
     if edition < since:
-        raise EarlError(
-            f"this run is of an earlier {name}, env.edition = {edition}: {change}. It can be reported, and needs the "
-            "earl that made it for anything else; a new run takes the rules of today"
-        )
+        cure = "use the earl that made it, which only its report does not need, or begin a new run"
+        raise EarlError(f"this run is of an earlier {name}, env.edition = {edition}: {change}; {cure}")
 
 
 def seats(name: str) -> int:
@@ -183,11 +179,10 @@ def spec(name: str) -> Spec:
 
 def _load(name: str) -> tuple[Factory, Mapping[str, inspect.Parameter]]:
     if name not in _loaded:
-        known = {**_installed(), **_targets}
-        library = adapter(name)
-        if library:
+        if library := adapter(name):
             factory = _adapted(library, name)
         else:
+            known = {**_installed(), **_targets}
             target = known[name] if name in known else _named(name)
             factory = _import(name, target) if isinstance(target, str) else target
         _loaded[name] = factory, inspect.signature(factory).parameters
@@ -286,9 +281,9 @@ def _named(name: str) -> str:
 
 def _check_allowed(name: str) -> None:
     if name not in _allowed and name not in _written():
+        cure = f"where you trust it: earl envs check {name}, or for another part of a recipe name it with --set"
         raise EarlError(
-            f"{name!r} is code that a recipe names, and you never named it yourself; look at it, and where you trust "
-            f"it: earl envs check {name}, or for another part of a recipe name it with --set"
+            f"{name!r} is code that a recipe names, and you never named it yourself; look at it, and {cure}"
         )
 
 

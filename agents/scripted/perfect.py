@@ -30,13 +30,8 @@ def _moves_of(game: Game, line: tuple[str, ...]) -> dict[State, tuple[int, ...]]
 
 def heuristic(game: Game, state: State) -> tuple[int, ...]:
     """Win if a move wins at once, else block such a move of the opponent, else play closest to the centre."""
-    player = state.player
-    legal = game.legal(state)
-    return (
-        game.wins(state, player)
-        or game.wins(state, 1 - player)
-        or next((move,) for move in game.preferred if move in legal)
-    )
+    legal, forced = game.legal(state), game.wins(state, state.player) or game.wins(state, 1 - state.player)
+    return forced or (next(move for move in game.preferred if move in legal),)
 
 
 # Search to a fixed depth: negamax with alpha-beta pruning (Knuth and Moore 1975) and a transposition table.

@@ -66,9 +66,8 @@ class Greedy:
         self.sampler, self._opponents = sampler, opponents
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return self.sampler.generate(
-            [replace(prompt, greedy=self._opponents or not prompt.policy) for prompt in prompts]
-        )
+        greedy = [replace(prompt, greedy=self._opponents or not prompt.policy) for prompt in prompts]
+        return self.sampler.generate(greedy)
 
     def release(self, sessions: Sequence[int]) -> None:
         self.sampler.release(sessions)
@@ -143,8 +142,6 @@ def _label(episode: Episode, action: str) -> list[int]:
     if episode.summarising:
         return tokens[:limit]
     if len(tokens) > limit:
-        raise EarlError(
-            f"agent.max_turn_tokens is {limit}, but the teacher's reply {action!r} takes {len(tokens)} with "
-            f"its end: the student could never finish it; set agent.max_turn_tokens to at least {len(tokens)}"
-        )
+        fault = f"agent.max_turn_tokens is {limit}, but the teacher's reply {action!r} takes {len(tokens)} with its end"
+        raise EarlError(f"{fault}; set agent.max_turn_tokens to at least {len(tokens)}")
     return tokens

@@ -98,9 +98,8 @@ class EnvProcess:
             self._process.stdin.flush()
         if not self._answers(seconds):
             self.end()
-            raise EarlError(
-                f"{method}() took longer than env.step_timeout_seconds = {seconds:g}; its process was ended"
-            )
+            limit = f"env.step_timeout_seconds = {seconds:g}"
+            raise EarlError(f"{method}() took longer than {limit}; its process was ended")
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
             raise EarlError(f"{method}() ended its process ({self.end()})")
@@ -188,10 +187,8 @@ class IsolatedEnv(TextEnv):
         self._lives_in = self._process.started
         for request, value in self._past:
             if _untimed(self._process.ask(request, self._limit(request["method"]))) != _untimed(value):
-                raise EarlError(
-                    "another episode ended its process, and played again from its seed it goes otherwise; "
-                    "take what chance decides from the seed that reset() is given"
-                )
+                fault = "another episode ended its process, and played again from its seed it goes otherwise"
+                raise EarlError(f"{fault}; take what chance decides from the seed that reset() is given")
 
     def _limit(self, method: str) -> float | None:
         return self._seconds and self._seconds + IMPORT_SECONDS * (method == "make")

@@ -26,7 +26,7 @@ _WRITTEN = (
     *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
 )  # files and folders that a process writes at the top of its run
 FORMER_OPTIONS = {"grpo": ("clip",), "reinforce++": ("clip",), "ppo": ("clip", "gamma", "gae_lambda", "value_weight")}
-"""What each algorithm read of the options that once stood beside each other."""
+"""What each algorithm used of the options that were once keys of [algorithm]; PPO used all of them."""
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
@@ -66,9 +66,9 @@ def _bring_up_to_date(recipe: dict[str, Any]) -> None:
         placement.pop("transport", None)
     algorithm = recipe.get("algorithm")
     if isinstance(algorithm, dict) and "clip" in algorithm and "options" not in algorithm:
-        beside = {key: algorithm.pop(key, None) for key in ("clip", "gamma", "gae_lambda", "value_weight")}
-        read = FORMER_OPTIONS.get(str(algorithm.get("name")), ())
-        algorithm["options"] = {key: beside[key] for key in read if beside[key] is not None}
+        former = {key: algorithm.pop(key, None) for key in FORMER_OPTIONS["ppo"]}
+        used = FORMER_OPTIONS.get(str(algorithm.get("name")), ())
+        algorithm["options"] = {key: former[key] for key in used if former[key] is not None}
 
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:
@@ -103,10 +103,8 @@ def rewrite(folder: RunFolder, config: str) -> None:
 def free(root: Path, name: str) -> RunFolder:
     """The folder for a new run of that name. Raises EarlError when the name is taken or invalid."""
     if not _NAME.fullmatch(name) or len(name.encode(errors="replace")) > NAME_BYTES:
-        raise EarlError(
-            f"run name {name!r} is not a plain name: use up to 100 letters (200 bytes), digits, '.', '_' and '-', "
-            "not starting with '.' or '-'"
-        )
+        rule = "use up to 100 letters (200 bytes), digits, '.', '_' and '-', not starting with '.' or '-'"
+        raise EarlError(f"run name {name!r} is not a plain name: {rule}")
     folder = RunFolder(root / name)
     if os.path.lexists(folder.path):
         raise _taken(folder)
@@ -114,10 +112,8 @@ def free(root: Path, name: str) -> RunFolder:
 
 
 def _taken(folder: RunFolder) -> EarlError:
-    return EarlError(
-        f"run {folder.name!r} exists already at {folder.path}; a new run needs a new name: "
-        "choose another --name, or continue it with --resume"
-    )
+    cure = "choose another --name, or continue it with --resume"
+    return EarlError(f"run {folder.name!r} exists already at {folder.path}; a new run needs a new name: {cure}")
 
 
 def discard(folder: RunFolder) -> bool:
@@ -178,10 +174,8 @@ def lock(folder: RunFolder) -> Iterator[None]:
     except BlockingIOError as error:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise EarlError(
-            f"run {folder.name!r} is being written by process {holder}; a run has one writer: "
-            "wait for that process or end it, then try again"
-        ) from error
+        rule = "a run has one writer: wait for that process or end it, then try again"
+        raise EarlError(f"run {folder.name!r} is being written by process {holder}; {rule}") from error
     _held.add(descriptor)
     try:
         with storage(folder.lock):

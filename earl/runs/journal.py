@@ -95,8 +95,8 @@ class Journal:
         """Set damaged checkpoints aside and log it, so that all processes continue from the last whole one.
         Raises Damaged when none is whole."""
         if self._store:
-            whole, told = checkpoint.fall_back(self._folder.checkpoints)
-            for message in told:
+            whole, messages = checkpoint.fall_back(self._folder.checkpoints)
+            for message in messages:
                 self.event(whole.step if whole else 0, "damaged", message)
 
     def _save(self, step: int, write: Write, state: Mapping[str, Any], best: int) -> None:

@@ -30,21 +30,20 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _IN_WORDS = re.compile(r"\(os error ([0-9]+)\)|: Input/output error \(([0-9]+)\)$")
 """How Rust libraries (safetensors, tokenizers) and torch name an errno."""
 MOST_BYTES = 32 << 20  # of a file that is read whole: recipes, states, descriptions, locks
+RESUME = "continue with --resume"
+DAMAGED = (
+    "{path} is damaged, not a {what}: move it and its -wal and -shm files away "
+    "(the recorded metrics are lost, the checkpoints are not), then {then}"
+)
 _MENDABLE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "no space left at {path}: free space, then {then}"),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EACCES, errno.EPERM), "{path} is refused ({why}): permit it, or choose another folder"
-    ),
-    **dict.fromkeys(
-        (errno.ENOTDIR, errno.EEXIST),
-        "{path} stands where a folder is needed, or below a file: choose another folder",
-    ),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "{path} is refused ({why}): permit it, or move the run"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "{path} stands where a folder is needed: choose another folder"),
     **dict.fromkeys(_NO_FILE, "{path} stands where a file is needed: move it away, or choose another place"),
     errno.ENOENT: "{path} has vanished while it was in use: leave the run's folder alone, then {then}",
     errno.EIO: "the disk failed at {path} (I/O error): check it and free space, then {then}",
     errno.EBUSY: "{path} is locked by another process: wait until it ends, then try again",
-    errno.EILSEQ: "{path} is damaged, not a readable SQLite database: move it and its -wal and -shm files away "
-    "(the recorded metrics are lost, the checkpoints are not), then {then}",
+    errno.EILSEQ: DAMAGED.replace("{what}", "readable SQLite database"),
 }
 """What is wrong and its cure, for the faults that a user can mend."""
 _SQLITE = {
@@ -60,7 +59,7 @@ _SQLITE = {
 
 
 @contextmanager
-def storage(path: Path, then: str = "continue with --resume") -> Iterator[None]:
+def storage(path: Path, then: str = RESUME) -> Iterator[None]:
     """Turn faults of the disk at `path` (full, read-only, refused, damaged database) into EarlError.
     `then` is what the user does once the fault is fixed."""
     try:

@@ -40,12 +40,10 @@ def tool_use(metrics: Series) -> dict[str, dict[str, float]]:
     use = {}
     for tool, own in found.items():
         calls = dict(own.get("calls", ()))
-        use[tool] = {
-            what: sum(value * calls.get(step, 0.0) for step, value in points) / (sum(calls.values()) or 1.0)
-            if what.endswith("_seconds")
-            else sum(value for _, value in points)
-            for what, points in own.items()
-        }
+        use[tool] = {what: sum(value for _, value in points) for what, points in own.items()}
+        for what in (what for what in own if what.endswith("_seconds")):  # means of each step, weighted by its calls
+            seconds = sum(value * calls.get(step, 0.0) for step, value in own[what])
+            use[tool][what] = seconds / (sum(calls.values()) or 1.0)
     return use
 
 
@@ -103,10 +101,8 @@ def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
         found = checkpoint.load(folder.checkpoints / step_name(last))
         best = found.state.get("best_step", last) if which == "best" else last
         if best not in steps:
-            raise EarlError(
-                f"the checkpoint {found.path} names {best!r} as the best step; kept are the steps {kept}: name one of "
-                "them with --checkpoint"
-            )
+            fault = f"the checkpoint {found.path} names {best!r} as the best step; kept are the steps {kept}"
+            raise EarlError(f"{fault}: name one of them with --checkpoint")
         return found if best == last else checkpoint.load(folder.checkpoints / step_name(best))
     except Damaged as error:
         whole, _ = checkpoint.newest_whole(folder.checkpoints)

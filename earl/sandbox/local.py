@@ -206,10 +206,8 @@ def limits_of(config: SandboxConfig) -> dict[str, Any]:
     if config.kind == "local":
         return {**told, "argv": [], "environment": None}
     if (program := shutil.which(PROGRAMS[config.kind])) is None:
-        raise EarlError(
-            f"sandbox.kind = {config.kind!r} needs the program {PROGRAMS[config.kind]}, which is not in PATH; "
-            "install it or set another kind; see earl doctor"
-        )
+        fault = f"sandbox.kind = {config.kind!r} needs the program {PROGRAMS[config.kind]}, which is not in PATH"
+        raise EarlError(f"{fault}; install it or set another kind; see earl doctor")
     code = f"{Path(inside.__file__).read_text(encoding='utf-8')}\nenter({told!r})\n"
     if config.kind in inside.CONTAINERS:
         words = [*_container(config), "python3", "-P", "-s", "-X", "utf8", "-c", code]
@@ -267,8 +265,5 @@ def _container(config: SandboxConfig) -> list[str]:
     words += [f"--pids-limit={config.processes + inside.OWN_PROCESSES}"]
     words += ["--security-opt=no-new-privileges", "--cap-drop=ALL", *(f"--cap-add={name}" for name in CAPABILITIES)]
     words += [f"--volume={path}:{path}:ro" for path in config.read]
-    words += [f"--env={name}=/scratch" for name in ("HOME", "TMPDIR")] + [
-        "--env=LANG=C.UTF-8",
-        "--env=PYTHONHASHSEED=0",
-    ]
+    words += ["--env=HOME=/scratch", "--env=TMPDIR=/scratch", "--env=LANG=C.UTF-8", "--env=PYTHONHASHSEED=0"]
     return [*words, *([f"--runtime={config.runtime}"] if config.runtime else []), config.image]

@@ -12,15 +12,11 @@ A reply is calls of one family and nothing beside them. What is wrong with one i
 """
 
 import ast
-import asyncio
-import contextvars
 import inspect
 import json
-import queue
 import re
-import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -58,12 +54,10 @@ class Tool:
     arguments: TypeAdapter[Any]
     """Checks arguments as JSON, strictly, and gives them as keywords."""
     of_environment: bool
-    seconds: float | None
-    """Longest time of a call; None: none. A function that is not async goes on in its thread, and is not waited for."""
 
 
 @cache
-def tool_of(function: Callable[..., Any], seconds: float | None = None) -> Tool:
+def tool_of(function: Callable[..., Any]) -> Tool:
     """A tool with the schema of a function's signature and docstring; a parameter is described by
     `Annotated[int, Field(description="…")]`. Raises EarlError for a signature that has no such schema."""
     name, signature = function.__name__, inspect.signature(function)
@@ -87,9 +81,9 @@ def tool_of(function: Callable[..., Any], seconds: float | None = None) -> Tool:
         raise EarlError(f"the tool {name} has a parameter without a JSON schema: {error.message}") from error
     for one in parameters["properties"].values():
         one.pop("title", None)  # the name again
-    told = {"name": name, "description": inspect.getdoc(function) or "", "parameters": parameters}
-    schema, own_names = {"type": "function", "function": told}, tuple(one.name for one in own)
-    return Tool(name, function, schema, own_names, arguments, "self" in signature.parameters, seconds)
+    described = {"name": name, "description": inspect.getdoc(function) or "", "parameters": parameters}
+    schema, names = {"type": "function", "function": described}, tuple(one.name for one in own)
+    return Tool(name, function, schema, names, arguments, "self" in signature.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +144,7 @@ def _result(call: Call, environment: object) -> tuple[str, str]:
     before = (environment,) if call.tool.of_environment else ()
     with boundary() as fault:
         try:
-            value = _timed(lambda: call.tool.function(*before, **call.arguments), call.tool.seconds)
+            value = awaited(call.tool.function(*before, **call.arguments))
         except ValueError as error:  # by which a tool refuses what it was given
             kinds = {"timeouts": TimedOut, "faults": Failed, "refused": ValueError}
             return f"error: {error}", next(name for name, kind in kinds.items() if isinstance(error, kind))
@@ -161,44 +155,11 @@ def _result(call: Call, environment: object) -> tuple[str, str]:
 
 
 class TimedOut(EarlError):
-    """A tool that took too long."""
+    """A call that took too long."""
 
 
 class Failed(EarlError):
-    """A tool that failed in a thread of its own."""
-
-
-def _timed(function: Callable[[], Any], seconds: float | None) -> object:
-    late = TimedOut(f"it took more than {seconds} s")
-    if seconds is None:
-        return awaited(function())
-
-    async def within(task: Awaitable[Any]) -> Any:
-        try:
-            return await asyncio.wait_for(task, seconds)
-        except TimeoutError:
-            raise late from None
-
-    def work() -> None:
-        with boundary() as fault:
-            try:
-                returned = function()
-                done.put((awaited(within(returned)) if inspect.isawaitable(returned) else returned, None))
-            except ValueError as error:
-                done.put((None, error))
-        if fault.message:
-            done.put((None, Failed(fault.message)))
-
-    done: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
-    context = contextvars.copy_context()  # with the cores of its action
-    threading.Thread(target=context.run, args=(work,), daemon=True).start()
-    try:
-        value, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise late from None
-    if error:
-        raise error
-    return value
+    """A call that failed, by no refusal of the tool."""
 
 
 def _checked(said: Said, tools: Mapping[str, Tool]) -> Call:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from random import Random
 from typing import Annotated, Literal
 
@@ -235,20 +234,6 @@ def test_results_stand_in_the_order_of_the_calls_and_a_fault_in_its_place():
         "1: now\n2: error: no such thing\n3: error: KeyError: 'key' (line 31 of fail)"
     ).replace("31", str(fail.__code__.co_firstlineno + 4))
     assert [(one.tool, one.fault) for one in records] == [("late", ""), ("fail", "refused"), ("fail", "faults")]
-
-
-def test_a_call_that_takes_too_long_says_so():
-    def slow(seconds: float) -> str:
-        """Sleep."""
-        time.sleep(seconds)
-        return "done"
-
-    tools = {tool.name: tool for tool in (tool_of(slow, 0.2), tool_of(late, 0.2))}
-    records = []
-    assert run(read("[slow(9), late(9), late(0)]", tools), None, records) == (
-        "1: error: it took more than 0.2 s\n2: error: it took more than 0.2 s\n3: now"
-    )
-    assert [(one.tool, one.fault) for one in records] == [("slow", "timeouts"), ("late", "timeouts"), ("late", "")]
 
 
 def test_a_cut_says_that_it_cut():
