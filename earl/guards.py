@@ -60,14 +60,14 @@ REWARDS = 100.0
 History = Sequence[Mapping[str, float]]
 
 
-def remembered(history: History, metrics: Mapping[str, float]) -> tuple[dict[str, float], ...]:
+def append_numbers(history: History, metrics: Mapping[str, float]) -> tuple[dict[str, float], ...]:
     """The watched numbers of the last steps, the newest last."""
     kept = {name: float(metrics[name]) for name in WATCHED if name in metrics}
     return (*map(dict, history[-WINDOW + 1 :]), kept)
 
 
-def guarded(config: Config, history: History) -> dict[str, str]:
-    """By guard, what a user should know and do; empty: all is well. history: `remembered`."""
+def warnings_of(config: Config, history: History) -> dict[str, str]:
+    """By guard, what a user should know and do; empty: all is well. history: `append_numbers`."""
     reward = [step["reward"] for step in history]
     if not math.isfinite(reward[-1]) or abs(reward[-1]) > REWARDS:
         return {

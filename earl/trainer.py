@@ -27,15 +27,14 @@ from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.campaign import known_to, measured_first
 from earl.recipe import build
-from earl.rollout.opponents import lost_in
+from earl.rollout.opponents import lost_games
 from earl.rollout.tasks import EVALUATION
 from earl.runs import checkpoint
-from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import NEVER, OpenRun, Progress, StepRecord, done, due, phase_of, step_of, tell
+from earl.step import NEVER, OpenRun, Progress, StepRecord, done, due, log_events, phase_of, step_of
 from earl.stopping import StopRequest, stopping_on_signals
 
 
@@ -57,7 +56,7 @@ def train(
                     journal.event(progress.step, "stop", "stopped by request; continue with --resume")
                     return progress
                 _advance(run, progress, peers)
-                tell(journal, progress.step, place.notes())
+                log_events(journal, progress.step, place.notes())
             except WorkerLost as lost:
                 with suppress(WorkerLost):
                     journal.settle()  # the lost worker may have owed a part of it
@@ -108,9 +107,9 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     better = False
     if step in (0, config.warm_start.steps) or due(step, config.evaluate.every, config.total_steps):
         with clock("evaluate"):
-            results = _evaluated(run, step, final=False)
+            results = _evaluate(run, step, final=False)
         averaged = config.learner.ema > 0 and step == config.total_steps
-        better, progress.lost = progress.better(results, averaged), lost_in(results)
+        better, progress.lost = progress.better(results, averaged), lost_games(results)
         if better:
             by_evaluation = "the best weights so far by evaluation: fewest losses, then most wins"
             journal.event(step, "best", "the mean of the weights, learner.ema" if averaged else by_evaluation)
@@ -123,7 +122,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     journal.step(step, metrics, clock, results, phase, record.contexts)
     if better or step == 0 or done(config, progress) or due(step, config.run.checkpoint_every, config.total_steps):
         progress.saved = step
-        progress.enlist(config.pool_size)
+        progress.record_checkpoint(config.pool_size)
         with clock("checkpoint"):
             run.checkpoint(progress)
         journal.step(step, {}, clock, [], "")
@@ -151,7 +150,7 @@ def _return_to_best(run: OpenRun, progress: Progress, peers: Peers) -> None:
     _sync(run, progress.step)
 
 
-def _restore_best(run: OpenRun, progress: Progress, peers: Peers) -> Checkpoint:
+def _restore_best(run: OpenRun, progress: Progress, peers: Peers) -> checkpoint.Checkpoint:
     run.journal.settle()
     peers.agree(False)  # the first process must have written the checkpoint before any process reads it
     best = checkpoint.load(run.folder.checkpoints / step_name(progress.best_step))
@@ -164,7 +163,7 @@ def _finish(run: OpenRun, progress: Progress, peers: Peers) -> None:
     step, best = progress.best_step, _restore_best(run, progress, peers)
     run.pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
-    results = _evaluated(run, progress.step, final=True)
+    results = _evaluate(run, progress.step, final=True)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
     early = progress.step < run.config.total_steps
     why = f" of {progress.step}, after which none won more: they lose to no reply (evaluate.patience)" if early else ""
@@ -181,7 +180,7 @@ def _finish(run: OpenRun, progress: Progress, peers: Peers) -> None:
         run.observer.step(RecordedStep(progress.step, {}, {}, results, FINAL))
 
 
-def _evaluated(run: OpenRun, step: int, final: bool) -> list[MatchResult]:
+def _evaluate(run: OpenRun, step: int, final: bool) -> list[MatchResult]:
     """The results of evaluation; what was lost by faults is logged."""
     results = evaluate_matches(run.pipeline, final)
     for result in results:
@@ -217,7 +216,7 @@ def _start(run: OpenRun, processes: int) -> Progress:
     return Progress(context=watch, teacher_return=run.pipeline.teacher_return())
 
 
-def _resume(run: OpenRun, saved: Checkpoint) -> Progress:
+def _resume(run: OpenRun, saved: checkpoint.Checkpoint) -> Progress:
     with storage(saved.path):
         run.pipeline.resume(saved.path)
     progress = Progress.restored(saved.state)

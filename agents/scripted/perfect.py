@@ -186,22 +186,22 @@ def perfect(game: Game, state: State) -> tuple[int, ...]:
 @cache
 def expert(game: Game, state: State) -> tuple[int, ...]:
     """The perfect moves with the best expected result against uniformly random replies."""
-    results = {move: _after(game, game.play(state, move)) for move in perfect(game, state)}
+    results = {move: _expert_value(game, game.play(state, move)) for move in perfect(game, state)}
     best = max(results.values())
     return tuple(move for move, result in results.items() if result == best)
 
 
 @cache
-def _after(game: Game, state: State) -> Fraction:
+def _expert_value(game: Game, state: State) -> Fraction:
     """The expert's result (win 1, draw 1/2, loss 0) after its own move; exact, so that ties compare equal."""
     if game.over(state):
         return Fraction(1, 2) if game.winner(state) is None else Fraction(1)
     replies = game.legal(state)
-    return sum((_before(game, game.play(state, reply)) for reply in replies), Fraction(0)) / len(replies)
+    return sum((_expert_value_before(game, game.play(state, reply)) for reply in replies), Fraction(0)) / len(replies)
 
 
 @cache
-def _before(game: Game, state: State) -> Fraction:
+def _expert_value_before(game: Game, state: State) -> Fraction:
     if game.over(state):
         return Fraction(1, 2) if game.winner(state) is None else Fraction(0)
-    return max(_after(game, game.play(state, move)) for move in perfect(game, state))
+    return max(_expert_value(game, game.play(state, move)) for move in perfect(game, state))

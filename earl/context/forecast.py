@@ -142,16 +142,12 @@ def posterior(values: Floats) -> Posterior:
         densities[:, 1] = -np.inf
     weights = np.exp(densities - densities.max()).ravel()
     numbers, count = np.arange(len(weights)), len(MODELS.level)
-    return Posterior(
-        weights / weights.sum(),
-        numbers // count % 2 == 1,
-        numbers % count,
-        np.concatenate([fit.states for fit in fits], axis=1),
-        np.concatenate([fit.covariances for fit in fits], axis=1),
-        np.concatenate([fit.variances for fit in fits]),
-        np.repeat([fit.freedom for fit in fits], 2 * count),
-        unit,
+    states, covariances, variances = (
+        np.concatenate([getattr(fit, name) for fit in fits], axis=-1) for name in ("states", "covariances", "variances")
     )
+    freedom = np.repeat([fit.freedom for fit in fits], 2 * count)
+    logarithmic, model = numbers // count % 2 == 1, numbers % count
+    return Posterior(weights / weights.sum(), logarithmic, model, states, covariances, variances, freedom, unit)
 
 
 def _fit(series: Floats) -> _Fit:

@@ -197,15 +197,14 @@ class Episode:
         start = len(self.token_log)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
-        if self.teacher is not None and not self._ask(self.teacher):
+        if self.teacher is not None and not self._label_turn(self.teacher):
             return None
         text = self.chat.decode(tuple(completion.tokens))
         opened = self.rules.thinking and self.chat.opens_thinking
         reply = parse(text, thinking=self.rules.thinking, opened=opened)
         cut_thinking = self.rules.thinking and not completion.finished and unclosed(text, opened)
-        self.token_log.write(
-            completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking)
-        )
+        thinking = text if cut_thinking else reply.thinking
+        self.token_log.write(completion, self._policy_authors(completion.tokens, thinking))
         if not completion.finished:
             return self._cut(start)
         action, refused = "", None
@@ -221,7 +220,7 @@ class Episode:
             return self._refuse(start, StopReason.ILLEGAL_ACTION, refused)
         return self._act(start, action)
 
-    def _ask(self, teacher: Agent) -> bool:
+    def _label_turn(self, teacher: Agent) -> bool:
         """Note what the teacher would reply; False: it failed, and the episode with it."""
         rng = Random(derive(self.seed, "teacher", len(self.token_log)))
         with boundary() as fault:
@@ -299,10 +298,10 @@ class Episode:
         if truncated:
             if self.env.charges_truncation:
                 return self._forfeit(StopReason.TURN_LIMIT)
-            return self._leave(info, observation)
+            return self._truncate(info, observation)
         return self._continue(info, observation, closed=True)
 
-    def _leave(self, info: Info, observation: str) -> None:
+    def _truncate(self, info: Info, observation: str) -> None:
         """End where the environment stops an episode that could go on. From the last observation, if the context has
         room for it, a value head estimates the rest."""
         closed = self.token_log.tokens[-1] == self.chat.end

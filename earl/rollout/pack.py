@@ -39,7 +39,7 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
             label departs from the played tokens, its first different token is the last in the loss of that turn, since
             later tokens were conditioned on the played one.
     """
-    parts, first_turn = [_NOTHING], 0
+    parts, first_turn = [_NO_ROWS], 0
     for index, trajectory in enumerate(trajectories):
         own = None if labels is None else labels[index]
         parts += [_row(trajectory, turns, first_turn, own) for turns in contexts(trajectory)]
@@ -118,7 +118,7 @@ def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
 
 
 _COLUMNS: Any = [np.zeros(0, kind) for kind in (np.int32, np.bool_, np.int32, np.float32, np.int32, np.bool_)]
-_NOTHING = Rows(np.zeros(1, np.int64), *_COLUMNS)
+_NO_ROWS = Rows(np.zeros(1, np.int64), *_COLUMNS)
 
 
 def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
@@ -140,9 +140,9 @@ def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int,
         numbers[span.start - 1 : span.stop] = first_turn + number
         value_mask[span.start - 1] = True
         if labels is not None:
-            mask[span] = _label(targets[span], labels.get(number, ()))
+            mask[span] = _write_label(targets[span], labels.get(number, ()))
         elif number in trajectory.labels:
-            taught = _label(targets[span], trajectory.labels[number])
+            taught = _write_label(targets[span], trajectory.labels[number])
             targets[span][taught] = -1 - targets[span][taught]
     if end > turns[-1][1].end:
         numbers[-1], value_mask[-1] = first_turn + len(trajectory.turns), True
@@ -156,7 +156,7 @@ def _span(trajectory: Trajectory, turns: list[tuple[int, Turn]]) -> tuple[int, i
     return turns[0][1].context_start, trajectory.num_tokens if whole else last.end
 
 
-def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
+def _write_label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
     """Write the label over the played tokens up to the first that differs; returns the mask of what was written."""
     mask = np.zeros(len(played), np.bool_)
     for position, token in enumerate(label[: len(played)]):
@@ -177,12 +177,12 @@ class Learnable:
 
     def compared(self, groups: Sequence[G]) -> list[G]:
         """The groups without faults, and without flat ones unless they are learned from."""
-        sound = (_only(group, lambda one: one.stop not in FAULTS) for group in groups)
+        sound = (_filtered(group, lambda one: one.stop not in FAULTS) for group in groups)
         return [group for group in sound if group.trajectories and (self.flat or not self._is_flat(group))]
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """Of the groups that are compared, what is learned from."""
-        kept = (_only(group, self.learns) for group in self.compared(groups))
+        kept = (_filtered(group, self.learns) for group in self.compared(groups))
         return [group for group in kept if group.trajectories]
 
     def learns(self, compared: Played) -> bool:
@@ -198,7 +198,7 @@ def learnable(config: Config) -> Learnable:
     return Learnable(context.learn_truncated, not own.drop_flat_groups, context.length_penalty)
 
 
-def _only(group: G, wanted: Callable[[Any], bool]) -> G:
+def _filtered(group: G, wanted: Callable[[Any], bool]) -> G:
     return replace(group, trajectories=tuple(filter(wanted, group.trajectories)))
 
 
@@ -206,7 +206,7 @@ Estimates = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Turns of what is learned from, and what was estimated of each; by token a turn comes again for each of them."""
 
 
-def credited(
+def compute_advantages(
     algorithm: Algorithm,
     groups: PlayedGroups,
     rule: Learnable,
@@ -260,19 +260,19 @@ def experiences(
     """The training record of every trajectory of `groups`, read from the batch that was packed from `kept`.
     `logprobs` are the learner's after the update, [T] at batch.mask."""
     rows = iter(range(batch.num_rows))
-    made = {id(own): _unpacked(own, rows, batch, logprobs) for own in trajectories_of(kept)}
-    return [made.get(id(trajectory)) or _nothing(trajectory) for trajectory in trajectories_of(groups)]
+    made = {id(own): _training_record(own, rows, batch, logprobs) for own in trajectories_of(kept)}
+    return [made.get(id(trajectory)) or _empty_record(trajectory) for trajectory in trajectories_of(groups)]
 
 
-def unlearned(groups: Iterable[Group]) -> list[TrainingRecord]:
+def empty_records(groups: Iterable[Group]) -> list[TrainingRecord]:
     """Training records of trajectories that were not trained on."""
-    return [_nothing(trajectory) for trajectory in trajectories_of(groups)]
+    return [_empty_record(trajectory) for trajectory in trajectories_of(groups)]
 
 
-def _unpacked(
+def _training_record(
     trajectory: Trajectory, rows: Iterator[int], batch: Batch, logprobs: NDArray[np.float32]
 ) -> TrainingRecord:
-    result = _nothing(trajectory)
+    result = _empty_record(trajectory)
     for turns in contexts(trajectory):
         (start, end), offset = _span(trajectory, turns), int(batch.offsets[next(rows)])
         row = slice(offset, offset + end - start)
@@ -283,6 +283,6 @@ def _unpacked(
     return result
 
 
-def _nothing(trajectory: Trajectory) -> TrainingRecord:
+def _empty_record(trajectory: Trajectory) -> TrainingRecord:
     tokens, turns = len(trajectory.tokens), len(trajectory.turns)
     return TrainingRecord(np.zeros(tokens, np.bool_), np.zeros(turns, np.float32), np.zeros(tokens, np.float32))

@@ -17,11 +17,10 @@ from typing import Any
 from earl.errors import EarlError
 from earl.recipe import recipe_of
 from earl.runs import storage as disk
-from earl.runs.storage import storage
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 NAME_BYTES = 200
-_WRITTEN = (
+_WRITTEN_NAMES = (
     *("run.db", "run.db-wal", "run.db-shm", "run.db-journal", "log.txt", "report.html", "trackers.json"),
     *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
 )  # files and folders that a process writes at the top of its run
@@ -47,13 +46,13 @@ class RunFolder:
 
     def recipe(self) -> dict[str, Any]:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
-        with storage(self.config):
+        with disk.storage(self.config):
             recipe = recipe_of(disk.read_below(self.path, self.config), self.config)
-        _bring_up_to_date(recipe)
+        _update_keys(recipe)
         return recipe
 
 
-def _bring_up_to_date(recipe: dict[str, Any]) -> None:
+def _update_keys(recipe: dict[str, Any]) -> None:
     """Runs of earlier versions do not say the edition of their environment, chose how rows are sent, preferred hard
     opponents by an exponent, and had the options of all algorithms beside each other."""
     if isinstance(env := recipe.get("env"), dict):
@@ -75,7 +74,7 @@ def create(root: Path, name: str, config: str = "") -> RunFolder:
     """Create the folder of a new run with its resolved recipe (TOML text) atomically.
     Raises EarlError when the name is taken or invalid, or when the disk refuses."""
     folder = free(root, name)
-    with storage(folder.path, then="start the run again"):
+    with disk.storage(folder.path, then="start the run again"):
         root.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # leftovers of other users stay
             disk.remove_abandoned(root)
@@ -126,7 +125,7 @@ def discard(folder: RunFolder) -> bool:
             for name in ("trajectories", "checkpoints"):
                 with suppress(OSError):
                     os.rmdir(name, dir_fd=own)
-            for name in _WRITTEN:
+            for name in _WRITTEN_NAMES:
                 disk.remove(name, own)
         folder.path.rmdir()
     return not folder.path.exists()
@@ -167,7 +166,7 @@ def fresh_name(root: Path, prefix: str) -> str:
 def lock(folder: RunFolder) -> Iterator[None]:
     """Hold a run's write lock; also removes what a killed predecessor left half-written. The kernel drops the lock when
     the process ends. Raises EarlError with the holder's process id when the run is locked."""
-    with storage(folder.lock):
+    with disk.storage(folder.lock):
         descriptor = disk.open_below(folder.path, folder.lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,7 +177,7 @@ def lock(folder: RunFolder) -> Iterator[None]:
         raise EarlError(f"run {folder.name!r} is being written by process {holder}; {rule}") from error
     _held.add(descriptor)
     try:
-        with storage(folder.lock):
+        with disk.storage(folder.lock):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         for inside in (folder.path, folder.trajectories, folder.checkpoints):
@@ -194,10 +193,5 @@ def _release(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _forget_locks() -> None:
-    for descriptor in tuple(_held):
-        _release(descriptor)
-
-
 # A forked worker shares its parent's lock and would keep the run locked after the parent was killed.
-os.register_at_fork(after_in_child=_forget_locks)
+os.register_at_fork(after_in_child=lambda: [_release(descriptor) for descriptor in tuple(_held)])

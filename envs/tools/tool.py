@@ -1,6 +1,6 @@
 """A tool is a typed Python function; a reply calls it in the format of its model's family.
 
-reply ─▶ read(): families, names, arguments against the signature ─▶ Calls ─▶ run(): one observation
+reply ─▶ read_calls(): families, names, arguments against the signature ─▶ Calls ─▶ run_calls(): one observation
 
     hermes     <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>, one after another
     llama      {"name": "add", "parameters": {"a": 1, "b": 2}}, with "; " between; <|python_tag|> may stand before
@@ -8,7 +8,7 @@ reply ─▶ read(): families, names, arguments against the signature ─▶ Cal
     pythonic   [add(a=1, b=2), add(3, 4)], which may stand between <|python_start|> and <|python_end|>
     plain      add(1, 2)
 
-A reply is calls of one family and nothing beside them. What is wrong with one is said to the agent: CallError.
+A reply is calls of one family and nothing beside them. What is wrong with one is told to the agent: CallError.
 """
 
 import ast
@@ -94,11 +94,11 @@ class Call:
     arguments: Mapping[str, Any]
 
 
-Said = tuple[str, Sequence[Any], Mapping[str, Any]]
+WrittenCall = tuple[str, Sequence[Any], Mapping[str, Any]]
 """A call as it was written: name, arguments in order, arguments by name."""
 
 
-def read(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+def read_calls(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     """The calls of a reply; none: it has none, and is an answer. Raises CallError."""
     family = next((own for mark, own in FAMILIES.items() if re.match(mark, text.strip())), None)
     if family is None:
@@ -107,17 +107,17 @@ def read(text: str, tools: Mapping[str, Tool]) -> list[Call]:
         return []
     if len(text) > MOST_CHARACTERS:
         raise CallError(f"illegal: a call of more than {MOST_CHARACTERS} characters")
-    with _said_to_the_agent():
-        said = [*family(text.strip())]
-    if len(said) > MOST_CALLS:
-        raise CallError(f"illegal: {len(said)} calls; at most {MOST_CALLS} at once")
-    calls = [_checked(one, tools) for one in said]
+    with _explained_to_agent():
+        written = [*family(text.strip())]
+    if len(written) > MOST_CALLS:
+        raise CallError(f"illegal: {len(written)} calls; at most {MOST_CALLS} at once")
+    calls = [_check_call(one, tools) for one in written]
     if any(call in calls[:number] for number, call in enumerate(calls)):
         raise CallError("illegal: the same call twice")
     return calls
 
 
-def run(calls: Sequence[Call], environment: object = None, records: list[ToolCall] | None = None) -> str:
+def run_calls(calls: Sequence[Call], environment: object = None, records: list[ToolCall] | None = None) -> str:
     """What the tools return, as one text. A tool that fails or takes too long says so there, and in `records`. Each
     call is an action, which may wait for a core and for the tool's limits before its time begins."""
     told, records = [], [] if records is None else records
@@ -127,11 +127,11 @@ def run(calls: Sequence[Call], environment: object = None, records: list[ToolCal
         with pool().action(call.tool.name, cores, since) as admitted:
             text, fault = _result(call, environment)
         records.append(admitted.told(fault))
-        told.append(shown(text, RESULT_CHARACTERS // len(calls)))
+        told.append(format_result(text, RESULT_CHARACTERS // len(calls)))
     return told[0] if len(told) == 1 else "\n".join(f"{number}: {text}" for number, text in enumerate(told, 1))
 
 
-def shown(text: str, longest: int = RESULT_CHARACTERS) -> str:
+def format_result(text: str, longest: int = RESULT_CHARACTERS) -> str:
     """A result as the agent reads it: printable ASCII, and what is cut says so."""
     begin = text[:longest].replace("\r\n", "\n").replace("\t", "    ")
     safe = "".join(one if one == "\n" or " " <= one <= "~" else ascii(one)[1:-1] for one in begin)
@@ -162,21 +162,21 @@ class Failed(EarlError):
     """A call that failed, by no refusal of the tool."""
 
 
-def _checked(said: Said, tools: Mapping[str, Tool]) -> Call:
-    name, ordered, named = said
+def _check_call(written: WrittenCall, tools: Mapping[str, Tool]) -> Call:
+    name, ordered, named = written
     if name not in tools:
         raise CallError(f"illegal: unknown tool {name[:99]!a}; tools: {', '.join(tools)}")
     tool = tools[name]
     first = dict(zip(tool.parameters, ordered, strict=False))
     if len(ordered) > len(tool.parameters) or first.keys() & named.keys():
         raise CallError(f"illegal: {name} takes {', '.join(tool.parameters) or 'nothing'}, each once")
-    with _said_to_the_agent():
+    with _explained_to_agent():
         arguments = tool.arguments.validate_json(json.dumps({**first, **named}, allow_nan=False))
     return Call(tool, arguments)
 
 
 @contextmanager
-def _said_to_the_agent() -> Iterator[None]:
+def _explained_to_agent() -> Iterator[None]:
     """Turn what a parser raises for a text into what the agent is told."""
     try:
         yield
@@ -194,22 +194,22 @@ def _said_to_the_agent() -> Iterator[None]:
 # Families: the calls of a text, as they were written.
 
 
-def _hermes(text: str) -> Iterator[Said]:
+def _hermes(text: str) -> Iterator[WrittenCall]:
     while text:
         value, text = _json(_after(text, "<tool_call>"))
-        yield _said(value, "arguments")
+        yield _written_call(value, "arguments")
         text = _after(text, "</tool_call>")
 
 
-def _llama(text: str) -> Iterator[Said]:
+def _llama(text: str) -> Iterator[WrittenCall]:
     text = text.removeprefix("<|python_tag|>").strip()
     while text:
         value, text = _json(text)
-        yield _said(value, "parameters")
+        yield _written_call(value, "parameters")
         text = _after(text, ";") if text else ""
 
 
-def _mistral(text: str) -> Iterator[Said]:
+def _mistral(text: str) -> Iterator[WrittenCall]:
     while text:
         text = _after(text, "[TOOL_CALLS]")
         name = re.match(r"([\w.-]*)\s*(?:\[ARGS\])", text)
@@ -217,10 +217,10 @@ def _mistral(text: str) -> Iterator[Said]:
         if name is None and not (isinstance(value, list) and value):
             raise CallError('illegal: write [TOOL_CALLS][{"name": ..., "arguments": {...}}]')
         for one in value if name is None else [{"name": name[1], "arguments": value}]:
-            yield _said(one, "arguments")
+            yield _written_call(one, "arguments")
 
 
-def _pythonic(text: str) -> Iterator[Said]:
+def _pythonic(text: str) -> Iterator[WrittenCall]:
     bare = text.removeprefix("<|python_start|>").removesuffix("<|python_end|>").strip()
     listed = parsed(bare)
     if not isinstance(listed, ast.List) or not listed.elts:
@@ -228,11 +228,11 @@ def _pythonic(text: str) -> Iterator[Said]:
     yield from map(_python_call, listed.elts)
 
 
-def _plain(text: str) -> Iterator[Said]:
+def _plain(text: str) -> Iterator[WrittenCall]:
     yield _python_call(parsed(text))
 
 
-FAMILIES: dict[str, Callable[[str], Iterator[Said]]] = {
+FAMILIES: dict[str, Callable[[str], Iterator[WrittenCall]]] = {
     r"<tool_call>": _hermes,
     r"\[TOOL_CALLS\]": _mistral,
     r"<\|python_tag\|>|\{": _llama,
@@ -248,7 +248,7 @@ def _after(text: str, mark: str) -> str:
     return text.removeprefix(mark).lstrip()
 
 
-def _said(value: object, key: str) -> Said:
+def _written_call(value: object, key: str) -> WrittenCall:
     if not isinstance(value, dict) or not {"name", key} <= value.keys() <= {"name", key, "type", "id"}:
         raise CallError(f'illegal: a call is {{"name": ..., "{key}": {{...}}}}')
     name, arguments = value["name"], value[key]
@@ -278,7 +278,7 @@ def parsed(text: str) -> ast.expr:
         return ast.parse(text, mode="eval").body
 
 
-def _python_call(node: ast.expr) -> Said:
+def _python_call(node: ast.expr) -> WrittenCall:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise CallError("illegal: a call is name(argument=value)")
     if any(one.arg is None for one in node.keywords):
