@@ -31,7 +31,7 @@ class Section(BaseModel):
         return value
 
 
-# The course of a run, and what is told of it: [evaluate], [run], [track].
+# The course of a run, and where its numbers go: [evaluate], [run], [track].
 
 
 class EvaluateConfig(Section):
@@ -40,10 +40,10 @@ class EvaluateConfig(Section):
     every: int = Field(20, ge=1)
     """Steps between evaluations."""
     opponents: list[str] = Field([])
-    """Who is met; empty in tool tasks."""
+    """Opponents to measure against; empty in tool tasks."""
     held_out: list[str] = Field([])
-    """Who is met by the evaluation at the end as well, and by `earl eval` unless it names others: no opponent that is
-    learned from, or by which weights are selected."""
+    """More opponents of the evaluation at the end, and those of `earl eval` unless it names others: none that the run
+    learns from, or selects weights by."""
     exact: bool = False
     """Enumerate every reply of the opponents instead of playing `episodes` games."""
     episodes: int = Field(200, ge=1)
@@ -130,7 +130,7 @@ class WarmStartConfig(Section):
     steps: int = Field(0, ge=0)
     """Steps of imitation; 0: none."""
     teacher: str = "random"
-    """Whose actions are the labels. `random` teaches only the format of a reply."""
+    """The scripted player whose actions are the labels. `random` teaches only the format of a reply."""
     data: str | None = None
     """Episodes in place of a teacher's: a file .jsonl of chats, a line {"messages": [{"role": …, "content": …}, …]} for
     each; or a file .parquet of a run's trajectories, or their folder."""
@@ -298,7 +298,7 @@ class PlacementConfig(Section):
     """Colocated and disaggregated on CPUs: what each process may take of memory above what it has at its start. A GPU
     is its own budget."""
     heartbeat_seconds: float = Field(10.0, gt=0)
-    """A process that says nothing for so long is taken for dead and replaced."""
+    """A process without a heartbeat for so long is taken for dead and replaced."""
     stage_seconds: float = Field(1800.0, gt=0)
     """The longest that one stage of a step may take before an actor that has not answered is taken for hung."""
     max_recoveries: int = Field(100, ge=0)
@@ -327,7 +327,7 @@ class SelectorConfig(Section):
     """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
 
 
-# Who plays where, and what may be said: [env], [agent], [context], [rollout].
+# Environments, opponents, and the form of an episode: [env], [agent], [context], [rollout].
 
 DEFAULT_LIMIT = 256
 HISTORY = re.compile(r"full|board_only|(last_turns|summary):[1-9][0-9]{0,5}")
@@ -358,7 +358,7 @@ ShareOverSteps = Annotated[float | tuple[float, float], BeforeValidator(_a_share
 
 
 class OneEnvConfig(Section):
-    """An environment, and who is met in it."""
+    """An environment and its opponents."""
 
     name: str
     """Name in the environment registry."""
@@ -443,7 +443,7 @@ class OtherEnvConfig(OneEnvConfig):
 
 
 class EnvConfig(OneEnvConfig):
-    """[env]: the world, and who is met in it."""
+    """[env]: the environment and its opponents."""
 
     edition: int = Field(2, ge=1)
     """Of the rules of earl's own environments. A run of an earlier edition is refused where its environment has changed
@@ -483,7 +483,7 @@ class SandboxConfig(Section):
     processes: int = Field(64, ge=1, le=4096)
     """And threads."""
     output_kb: int = Field(64, ge=1)
-    """Kept of each of standard output and error, in KiB; who writes 128 times as much is ended."""
+    """Kept of each of standard output and error, in KiB; a program that writes 128 times as much is ended."""
     read: list[Annotated[str, Field(pattern="^/")]] = Field([])
     """Folders of this machine that programs may read, beside those of the system and of Python."""
     require: list[Literal["seccomp", "landlock", "cgroup"]] = Field(["seccomp", "landlock"])

@@ -19,11 +19,11 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
     agent, reward = config.agent, f"{metrics['reward']:.4g}"
     new = config.model.path is None and not config.warm_start.steps
     if metrics["illegal_replies"] == 1:
+        place = f"agent.parser = {agent.parser!r}, agent.max_turn_tokens = {agent.max_turn_tokens}"
         return (
             f"not one reply was legal in {config.env.name}: the model does not know what an action looks like. See "
-            "some with `earl replay`, then tell it the rules (agent.instructions), find the action inside of what it "
-            f"says (agent.parser = {agent.parser!r}), leave it room (agent.max_turn_tokens = {agent.max_turn_tokens}), "
-            "or begin with imitation (warm_start.steps)"
+            f"`earl replay`, then tell it the rules (agent.instructions), find the action in its reply ({place}), or "
+            "begin with imitation (warm_start.steps)"
         )
     if sum(metrics[f"stop/{stop}"] for stop in TRUNCATING) == 1:
         return (
@@ -33,10 +33,8 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
             "chats in warm_start.data, and set warm_start.steps" * new
         )
     if metrics["zero_variance_groups"] == 1 and _needs_groups(config):
-        return (
-            f"within every group all episodes earned the same ({reward} on average), so every advantage is 0: the task "
-            "is too easy or too hard as it stands; change opponents or options of [env], or set algorithm.name to 'ppo'"
-        )
+        cure = "make the task easier or harder by opponents or options of [env], or set algorithm.name to 'ppo'"
+        return f"within every group all episodes earned the same ({reward} on average), every advantage is 0: {cure}"
     if metrics.get("grad_norm") == 0:
         return (
             f"the gradient is 0 (learner.learning_rate = {config.learner.learning_rate:g}, reward {reward}): no token "
@@ -70,10 +68,8 @@ def warnings_of(config: Config, history: History) -> dict[str, str]:
     """By guard, what a user should know and do; empty: all is well. history: `append_numbers`."""
     reward = [step["reward"] for step in history]
     if not math.isfinite(reward[-1]) or abs(reward[-1]) > REWARDS:
-        return {
-            "reward": f"the mean reward is {reward[-1]:.4g}, outside of -{REWARDS:g} to {REWARDS:g}: divide what the "
-            "environment gives, so that an episode earns about 1"
-        }
+        fault = f"the mean reward is {reward[-1]:.4g}, outside of -{REWARDS:g} to {REWARDS:g}"
+        return {"reward": f"{fault}: scale the environment's rewards, so that an episode earns about 1"}
     if len(history) < WINDOW:
         return {}
     (earned, earns), means = _ends(history, "reward"), {name: _ends(history, name) for name in WATCHED}

@@ -30,7 +30,7 @@ ACTIVITIES: dict[Stage, tuple[str, ...]] = {
 }
 """Activities whose measured memory is compared with the prediction for a stage."""
 LEAST_MEASURED_SHARE = 0.8
-"""A smaller share of the predicted memory is ignored: an engine's own processes hold the rest, unmeasured."""
+"""A smaller share of the predicted memory is ignored: unmeasured processes of an engine hold the rest."""
 MOST_COUNT = 4
 """Most step measurements that one measurement from before the run counts as."""
 HOLDING_EPISODES = ("rows", "dispatch", "recording")

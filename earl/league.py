@@ -119,11 +119,8 @@ class League:
     ) -> PairedEpisodes | BoardGameEnv:
         """A game that waits for its first prompt; of two scripted players the board at its end."""
         own = [derive("league", seed, *pair, number, seat) for seat in (0, 1)]
-        scripted = {
-            seat: (scripted_player(name, self.env), Random(own[seat]))
-            for seat, name in enumerate(pair)
-            if name not in self.worlds
-        }
+        seats = [seat for seat, name in enumerate(pair) if name not in self.worlds]
+        scripted = {seat: (scripted_player(pair[seat], self.env), Random(own[seat])) for seat in seats}
         deal = derive("league", seed, "deal", number)
         hands = OpeningMover(Random(derive("league", seed, "opening", number)), scripted, opening)
         if len(scripted) < 2:

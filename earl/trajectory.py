@@ -289,7 +289,7 @@ class Prompt:
     seed: int  # of the sampling: the same seed and context give the same tokens
     max_tokens: int
     greedy: bool = False  # take the most likely token each time
-    policy: str = ""  # who replies: the policy that learns, or the opponent of this name
+    policy: str = ""  # the policy that replies: the one that learns, or the opponent of this name
 
 
 @dataclass(frozen=True, slots=True)

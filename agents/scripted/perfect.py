@@ -150,7 +150,7 @@ def soonest(_game: Game, state: State) -> tuple[int, ...]:
 
 
 def quick(game: Game, state: State) -> tuple[int, ...]:
-    """`soonest` where a solver answers soon, alpha-beta search before."""
+    """`soonest` where a solver takes little time, alpha-beta search to four plies before."""
     return soonest(game, state) if solved_soon(game, state) else best_moves(game, state, 4)
 
 

@@ -115,7 +115,7 @@ def player(name: str, env: str) -> Any:
 
 
 def _suits_search(env: str) -> bool:
-    """Whether players that know the whole state suit a game: all lies open, and one wins what the other loses."""
+    """Whether players that search the whole state suit a game: nothing is hidden, and it is zero-sum."""
     made = environments.make(env)
     return not isinstance(made, BoardGameEnv) or made.game.promise is not None
 

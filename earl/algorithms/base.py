@@ -29,8 +29,8 @@ class Advantages:
     turns: NDArray[np.float32]  # [K]
     returns: NDArray[np.float32]  # [K], targets of the value head; 0 without one
     starts: NDArray[np.int64] | None = None
-    """Where the values of each turn begin, as `compute_advantages` adds it; None: there is one for each turn."""
-    values: NDArray[np.float32] | None = None  # [K], what the value head estimated, as `compute_advantages` adds it
+    """Where the values of each turn begin, as `assign_credit` adds it; None: there is one for each turn."""
+    values: NDArray[np.float32] | None = None  # [K], what the value head estimated, as `assign_credit` adds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,9 @@ class Algorithm(Section):
 
 def value_counts(trajectories: Iterable[EndedEpisode], by_token: bool) -> NDArray[np.int64]:
     """How many values each turn has, and each end of an episode that was bootstrapped: by token, those of its reply."""
-    counts = [
-        count
-        for one in trajectories
-        for count in (*(turn.end - turn.action_start if by_token else 1 for turn in one.turns), *[1] * one.bootstrapped)
-    ]
+    counts: list[int] = []
+    for one in trajectories:
+        counts += [turn.end - turn.action_start if by_token else 1 for turn in one.turns] + [1] * one.bootstrapped
     return np.array(counts, np.int64)
 
 

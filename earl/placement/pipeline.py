@@ -28,15 +28,7 @@ from earl.placement.costs import chosen
 from earl.placement.episode_store import RowTable
 from earl.placement.fragment import demonstrated
 from earl.rollout.opponents import EMPTY, OpponentPool
-from earl.rollout.pack import (
-    Estimates,
-    by_seat,
-    compute_advantages,
-    empty_records,
-    experiences,
-    learnable,
-    length_penalised,
-)
+from earl.rollout.pack import Estimates, assign_credit, by_seat, empty_records, experiences, learnable, length_penalised
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
@@ -221,7 +213,7 @@ class StepPipeline:
             turns, divergences = self.learner.divergences(rows, how.kl_estimator)
             costs = turns, how.kl * divergences
             self._diverged = {"kl_to_reference": float(divergences.mean())}
-        advantages = compute_advantages(own, groups, self._learnable, estimates, baselines, costs)
+        advantages = assign_credit(own, groups, self._learnable, estimates, baselines, costs)
         return self.learner.complete(rows, advantages, reference=bool(how.loss_kl))
 
     def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:

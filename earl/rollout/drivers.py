@@ -60,7 +60,7 @@ class BatchSampler(Protocol):
 
 
 class Greedy:
-    """A sampler that takes the most likely tokens, for opponents only where told; used in evaluation."""
+    """A sampler that takes the most likely tokens, of opponents too where `opponents` is set; used in evaluation."""
 
     def __init__(self, sampler: BatchSampler, opponents: bool = False) -> None:
         self.sampler, self._opponents = sampler, opponents
@@ -107,9 +107,9 @@ def demonstrate(
 ) -> tuple[list[Trajectory], list[Labels]]:
     """Play all episodes by script. Returns the trajectories, and for each the tokens of the teacher's reply by turn.
 
-    `agents`: environment → teacher, and who disturbs it. Each turn's label is the teacher's action. With probability
-    `noise` the other's is played instead, so that the student also sees, correctly labelled, the positions after
-    mistakes. Raises EarlError when the teacher's reply is longer than the student's may be.
+    `agents`: environment → the teacher, and the agent of the noise. Each turn's label is the teacher's action. With
+    probability `noise` the other agent's is played instead, so that the student also sees, correctly labelled, the
+    positions after mistakes. Raises EarlError when the teacher's reply is longer than the student's may be.
     """
     labels: list[Labels] = []
     for episode in episodes:

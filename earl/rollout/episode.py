@@ -115,9 +115,9 @@ class Episode:
     waits. A first prompt that leaves no room for a reply is a fault, as one of the environment's reset is."""
 
     policy = ""
-    """Who replies, see `earl.trajectory.Prompt`."""
+    """The policy that replies, see `earl.trajectory.Prompt`."""
     teacher: Agent | None = None
-    """Whose replies are noted as labels, beside those of the policy."""
+    """Labels each turn of the policy with what it would reply."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Whom a step meets: opponents by their shares and by what is learned of them, a pool of the run's own checkpoints, an
-exploiter that plays what the last evaluation lost to, and where games against the policy itself begin: positions that
-it lost from, those first that it neither always loses from nor never."""
+"""The opponents of a step: drawn by their shares and by the results against them, a pool of the run's own checkpoints,
+and an exploiter that repeats the games which the last evaluation lost. Games against the policy itself may begin at
+positions that it lost from, most often where it wins some and loses some."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from earl.trajectory import Outcome, PlayedGroups, Task
 
 DECAY = 0.9
 LEAST = 0.01
-"""Weight of what teaches nothing: it is still met, and so a relapse is seen."""
+"""Least weight of an opponent that teaches nothing: it is still played, so that a relapse shows."""
 POINTS = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
 
 Preferences = Mapping[str, float]
@@ -23,7 +23,7 @@ Preferences = Mapping[str, float]
 
 
 def outcome_variance(chance: float) -> float:
-    """The variance of what happens with that chance: the larger, the more can be learned of its results."""
+    """Variance of an outcome of that probability: the larger, the more the results teach."""
     return chance * (1 - chance)
 
 

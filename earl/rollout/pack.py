@@ -206,7 +206,7 @@ Estimates = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Turns of what is learned from, and what was estimated of each; by token a turn comes again for each of them."""
 
 
-def compute_advantages(
+def assign_credit(
     algorithm: Algorithm,
     groups: PlayedGroups,
     rule: Learnable,

@@ -193,5 +193,10 @@ def _release(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def _release_all() -> None:
+    for descriptor in tuple(_held):
+        _release(descriptor)
+
+
 # A forked worker shares its parent's lock and would keep the run locked after the parent was killed.
-os.register_at_fork(after_in_child=lambda: [_release(descriptor) for descriptor in tuple(_held)])
+os.register_at_fork(after_in_child=_release_all)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,6 +134,7 @@ MATCH_COLUMNS = 10
 """Fields of a result that the table `matches` has, the first ones."""
 MEASURED = ("distinct_games", *MEASURES)
 """Those that the table `measures` has."""
+_measures_of = attrgetter("opponent", "seat", "exact", *MEASURED)
 
 
 LONGEST, SHORT = 1 << 20, 1 << 13
@@ -250,10 +252,7 @@ class Store:
             metrics=[(step, name, float(value)) for name, value in metrics.items()],
             timings=[(step, stage, float(seconds)) for stage, seconds in timings.items()],
             matches=[(step, phase, *astuple(result)[:MATCH_COLUMNS]) for result in matches],
-            measures=[
-                (step, phase, result.opponent, result.seat, result.exact, *(getattr(result, name) for name in MEASURED))
-                for result in matches
-            ],
+            measures=[(step, phase, *_measures_of(result)) for result in matches],
             contexts=[astuple(cell) for cell in contexts],
         )
 

@@ -94,9 +94,9 @@ def _tool(described: Any) -> Tool:
         return await environment.connection.call(described.name, arguments)
 
     schema = described.input_schema
-    described_so = {"name": described.name, "description": described.description or "", "parameters": schema}
+    function = {"name": described.name, "description": described.description or "", "parameters": schema}
     names, checked = tuple(schema.get("properties", {})), cast(Any, Schema(schema))
-    return Tool(described.name, call, {"type": "function", "function": described_so}, names, checked, True)
+    return Tool(described.name, call, {"type": "function", "function": function}, names, checked, True)
 
 
 async def _listed(server: str, seconds: float) -> list[Any]:
