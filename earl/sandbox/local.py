@@ -217,7 +217,7 @@ def limits_of(config: SandboxConfig) -> dict[str, Any]:
     return {**told, "argv": [program, *made, "--", *python], "environment": None}
 
 
-def _shown(config: SandboxConfig) -> list[str]:
+def _visible_paths(config: SandboxConfig) -> list[str]:
     own = [path for path in (sys.base_prefix, *config.read) if not path.startswith("/usr/")]
     return [path for path in (*inside.SYSTEM, *own) if Path(path).exists()]
 
@@ -229,7 +229,7 @@ def _bubblewrap(config: SandboxConfig) -> list[str]:
         words += ["--unshare-user", "--uid", str(inside.USER), "--gid", str(inside.USER)]
     else:  # the server has mapped users
         words += [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
-    for path in _shown(config):
+    for path in _visible_paths(config):
         words += [word for above in [*Path(path).parents][-2::-1] for word in ("--dir", str(above))]  # else 0700
         link = Path(path).is_symlink()
         words += ["--symlink", str(Path(path).readlink()), path] if link else ["--ro-bind", path, path]
@@ -246,7 +246,7 @@ def _nsjail(config: SandboxConfig) -> list[str]:
         words += ["--user", str(inside.USER), "--group", str(inside.USER)]
     else:
         words += ["--disable_clone_newuser", "--user", "0", "--group", "0"]
-    for path in _shown(config):
+    for path in _visible_paths(config):
         link = Path(path).is_symlink()
         words += ["--symlink", f"{Path(path).readlink()}:{path}"] if link else ["--bindmount_ro", path]
     for device in inside.DEVICES:
