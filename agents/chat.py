@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -101,10 +101,10 @@ class Chat:
             raise EarlError(self._unusable(f"it is {source!r:.99}, not a text"))
         self._template = Template(source, {**tokenizer.special_tokens_map, **(settings or {})}, tools)
         self._tools, self._special = tools, _special_words(tokenizer)
-        self._frame = lru_cache(maxsize=1 << 6)(self._around)
+        self._frame = lru_cache(maxsize=1 << 6)(self._find_frame)
         self.opening = lru_cache(maxsize=1 << 14)(self._opening)
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
-        self.forgets, self._takes = cache(self._forgets), cache(self._has_role)
+        self.forgets, self._knows_role = cache(self._forgets), cache(self._find_role)
         self.decode = lru_cache(maxsize=1 << 12)(self._decode)
 
     @cached_property
@@ -122,33 +122,34 @@ class Chat:
         return [*self._encode(action)["input_ids"], self.end]
 
     def without_thoughts(
-        self, instructions: str, told: Sequence[Message], replies: Sequence[tuple[Piece, bool]]
+        self, instructions: str, messages: Sequence[Message], replies: Sequence[tuple[Piece, bool]]
     ) -> list[Piece]:
         """A conversation from its beginning, without what its replies thought: the pieces around what is left of each.
 
         Args:
-            told: what was said before each reply, and before the next.
+            messages: those before each reply, and before the next.
             replies: as sampled, and whether each ended with the template's own end-of-turn token.
         """
-        before, prefix = self._before(instructions)
-        told = [{**message, "content": self._plain(message["content"])} for message in told]
-        first, *more = [{**message, "role": self._speaker(message["role"])} for message in told]
-        said = [*before, {**first, "content": prefix + first["content"]}]
+        before, prefix = self._messages_before(instructions)
+        messages = [{**message, "content": self._escape_special(message["content"])} for message in messages]
+        first, *more = [{**message, "role": self._speaker(message["role"])} for message in messages]
+        conversation = [*before, {**first, "content": prefix + first["content"]}]
         for following in more:
-            said += [{"role": "assistant", "content": _REPLY}, following]
-        head, *texts = self._text(said[:-1], **said[-1]).split(_REPLY)
-        pieces = [self._told(head, told[0])]
-        for (reply, closed), text, message in zip(replies, texts, told[1:], strict=True):
-            pieces += [self._rest(reply), self._told(text[self._ending(text)[1] if closed else 0 :], message)]
+            conversation += [{"role": "assistant", "content": _REPLY}, following]
+        head, *texts = self._text(conversation[:-1], **conversation[-1]).split(_REPLY)
+        pieces = [self._message_piece(head, messages[0])]
+        for (reply, closed), text, message in zip(replies, texts, messages[1:], strict=True):
+            rest = text[self._ending(text)[1] :] if closed else text
+            pieces += [self._without_thought(reply), self._message_piece(rest, message)]
         return pieces
 
-    def _told(self, text: str, message: Message) -> Piece:
+    def _message_piece(self, text: str, message: Message) -> Piece:
         """A part of a conversation, with a message in it."""
         content = message["content"].strip()  # some templates strip it, too
         begin = max(text.rfind(content), 0)
         return self._tokenise(text, begin, begin + len(content), _author(message["role"]))
 
-    def _rest(self, reply: Piece) -> Piece:
+    def _without_thought(self, reply: Piece) -> Piece:
         """A reply without its thought, if it ended that, and the line breaks that the template drops with it."""
         if THINK_CLOSE not in self.decode(reply.tokens):
             return reply
@@ -168,7 +169,7 @@ class Chat:
     def _answered(self, role: str, reply: str) -> str:
         return self._text([_ASKED, {"role": "assistant", "content": reply}], self._speaker(role), "?")
 
-    def _plain(self, content: str) -> str:
+    def _escape_special(self, content: str) -> str:
         """What an environment or a tool says, in which no text becomes a special token: "<|im_end|>" is "< |im_end|>".
         Else a program whose output is a tool's result could end the message, and speak as somebody else."""
         if self._special is None:
@@ -177,19 +178,19 @@ class Chat:
 
     def _opening(self, instructions: str, content: str) -> Piece:
         """The tokens of a conversation that begins with `content`, after system prompt, instructions and examples."""
-        before, prefix = self._before(instructions)
-        return self._tokenise(*self._render(before, "user", self._plain(content), prefix), Author.ENVIRONMENT)
+        before, prefix = self._messages_before(instructions)
+        return self._tokenise(*self._render(before, "user", self._escape_special(content), prefix), Author.ENVIRONMENT)
 
-    def _before(self, instructions: str) -> tuple[list[Message], str]:
+    def _messages_before(self, instructions: str) -> tuple[list[Message], str]:
         """The messages before the first of the environment, and what that one has to say before its own content in a
         template without a system role."""
-        told = "\n\n".join(filter(None, (self._system, instructions, instructions and self._tools_in_words)))
-        if told and self._takes("system"):
-            return [{"role": "system", "content": told}, *self._examples], ""
-        if told and self._examples:
+        rules = "\n\n".join(filter(None, (self._system, instructions, instructions and self._tools_in_words)))
+        if rules and self._knows_role("system"):
+            return [{"role": "system", "content": rules}, *self._examples], ""
+        if rules and self._examples:
             first, *others = self._examples
-            return [{**first, "content": f"{told}\n\n{first['content']}"}, *others], ""
-        return [*self._examples], f"{told}\n\n" if told else ""
+            return [{**first, "content": f"{rules}\n\n{first['content']}"}, *others], ""
+        return [*self._examples], f"{rules}\n\n" if rules else ""
 
     @cached_property
     def _tools_in_words(self) -> str:
@@ -198,7 +199,7 @@ class Chat:
             return ""
         return "Tools:\n" + "\n".join(json.dumps(one["function"]) for one in self._tools)
 
-    def _has_role(self, role: str) -> bool:
+    def _find_role(self, role: str) -> bool:
         message = {"role": role, "content": "?"}
         answered = [_ASKED, {"role": "assistant", "content": "?"}, message]
         with suppress(TemplateError):
@@ -207,7 +208,7 @@ class Chat:
 
     def _speaker(self, role: str) -> str:
         """Who tells what `role` said: the user, in a template without tools."""
-        return role if role == "user" or self._takes(role) else "user"
+        return role if role == "user" or self._knows_role(role) else "user"
 
     def _reply(self, role: str, content: str, closed: bool) -> Piece:
         """The tokens between the model's reply and the next point of generation.
@@ -217,7 +218,7 @@ class Chat:
             content: the answer.
             closed: whether the reply ended with the template's own end-of-turn token; if not, it is added.
         """
-        text, begin, end = self._after_reply(self._speaker(role), self._plain(content))
+        text, begin, end = self._after_reply(self._speaker(role), self._escape_special(content))
         skipped = self._ending(text)[1] if closed else 0
         return self._tokenise(text[skipped:], begin - skipped, end - skipped, _author(role))
 
@@ -246,9 +247,8 @@ class Chat:
     def _stop_words(self) -> dict[int, str]:
         """The texts of the tokens that end a reply."""
         words = {self.tokenizer.eos_token_id: self.tokenizer.eos_token}
-        return words | {
-            token: str(self.tokenizer.decode([token], skip_special_tokens=False)) for token in sorted(self.stop)
-        }
+        decode = partial(self.tokenizer.decode, skip_special_tokens=False)
+        return words | {token: str(decode([token])) for token in sorted(self.stop)}
 
     def _render(self, before: Sequence[Message], role: str, content: str, prefix: str = "") -> tuple[str, int, int]:
         """The conversation's text, and where in it `content` begins and ends, which follows `prefix` in its message."""
@@ -260,7 +260,7 @@ class Chat:
             head, tail = self._frame(key)
         return whole, len(head), len(whole) - len(tail)
 
-    def _around(self, key: str) -> tuple[str, str]:
+    def _find_frame(self, key: str) -> tuple[str, str]:
         """What the template puts before and after a message's content, whatever that is."""
         before, role, prefix = json.loads(key)
         head, _, tail = self._text(before, role, prefix + _CONTENT).rpartition(_CONTENT)

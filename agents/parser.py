@@ -90,7 +90,7 @@ class ActionParser:
         return before + self.written(action) + after
 
 
-def _boxes(text: str) -> Iterator[str]:
+def _boxed(text: str) -> Iterator[str]:
     opened: list[int] = []
     found: list[tuple[int, int]] = []
     for brace in re.finditer("[{}]", text):
@@ -103,12 +103,12 @@ def _boxes(text: str) -> Iterator[str]:
     yield from (text[start:end].strip() for start, end in found)
 
 
-def _between(tag: str) -> Callable[[str], Iterator[str]]:
+def _by_tag(tag: str) -> Callable[[str], Iterator[str]]:
     pattern = re.compile(f"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", re.DOTALL)
     return lambda text: (found.strip() for found in pattern.findall(text))
 
 
-def _matches(pattern: str) -> Callable[[str], Iterator[str]]:
+def _by_pattern(pattern: str) -> Callable[[str], Iterator[str]]:
     import regex  # unlike re, it can be stopped
 
     try:
@@ -121,15 +121,15 @@ def _matches(pattern: str) -> Callable[[str], Iterator[str]]:
             for found in compiled.finditer(text, timeout=MATCH_SECONDS):
                 yield found[1 if compiled.groups else 0] or ""
         except TimeoutError:
-            raise EarlError(
-                f"agent.parser regex:{pattern} took more than {MATCH_SECONDS:g} s for a reply of {len(text)} "
-                "characters; write a pattern without repeats inside repeats"
-            ) from None
+            rule = (
+                f"{MATCH_SECONDS:g} s for a reply of {len(text)} characters; write one without repeats inside repeats"
+            )
+            raise EarlError(f"agent.parser regex:{pattern} took more than {rule}") from None
 
     return places
 
 
-def _fields(field: str) -> Callable[[str], Iterator[str]]:
+def _by_field(field: str) -> Callable[[str], Iterator[str]]:
     decoder = json.JSONDecoder()
 
     def places(text: str) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _fields(field: str) -> Callable[[str], Iterator[str]]:
     return places
 
 
-def _own(name: str) -> ActionParser:
+def _plugin_parser(name: str) -> ActionParser:
     function = registry.plugin("parser", name)
 
     def places(text: str) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _own(name: str) -> ActionParser:
 PLAIN = {
     "exact": ActionParser(lambda text: iter([text]), "{}"),
     "last_line": ActionParser(lambda text: iter([(text.strip().splitlines() or [""])[-1].strip()]), "{}"),
-    "boxed": ActionParser(_boxes, "\\boxed{{{}}}"),
+    "boxed": ActionParser(_boxed, "\\boxed{{{}}}"),
     "tool_call": ActionParser(lambda text: iter(CALLS.findall(text) or [text.strip()]), "{}"),
 }
 KINDS = (*PLAIN, "tag:NAME", "regex:PATTERN", "json:FIELD", "MODULE:NAME")
@@ -174,11 +174,11 @@ def parser(name: str) -> ActionParser:
         return PLAIN[name]
     kind, _, rest = name.partition(":")
     if kind == "tag" and re.fullmatch(r"\w+", rest):
-        return ActionParser(_between(rest), f"<{rest}>{{}}</{rest}>")
+        return ActionParser(_by_tag(rest), f"<{rest}>{{}}</{rest}>")
     if kind == "regex" and rest:
-        return ActionParser(_matches(rest), "{}")
+        return ActionParser(_by_pattern(rest), "{}")
     if kind == "json" and re.fullmatch(r"\w+", rest):
-        return ActionParser(_fields(rest), f'{{{{"{rest}": "{{}}"}}}}')
+        return ActionParser(_by_field(rest), f'{{{{"{rest}": "{{}}"}}}}')
     if kind not in ("tag", "regex", "json") and registry.is_path(name):
-        return _own(name)
+        return _plugin_parser(name)
     raise EarlError(f"{name!r} is none of {', '.join(KINDS)}")

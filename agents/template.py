@@ -122,13 +122,8 @@ def _serve() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process, in the midst of any call
         try:
             compiled = compiled or environment.from_string(program["template"])
-            text = compiled.render(
-                messages=json.loads(line),
-                tools=program["tools"],
-                documents=None,
-                add_generation_prompt=True,
-                **program["tokens"],
-            )
+            names = {"tools": program["tools"], "documents": None, "add_generation_prompt": True, **program["tokens"]}
+            text = compiled.render(messages=json.loads(line), **names)
             fits = len(text) <= TEXT_CHARACTERS
             answer = {"text": text} if fits else {"error": f"it makes over {TEXT_CHARACTERS} characters"}
         except MemoryError:
@@ -169,9 +164,8 @@ def _environment() -> Any:
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
+    extensions = [Generation, jinja2.ext.loopcontrols]
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     made.filters["tojson"] = tojson
     made.globals |= {"raise_exception": raise_exception, "strftime_now": lambda text: datetime.now().strftime(text)}
     return made

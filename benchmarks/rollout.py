@@ -23,7 +23,7 @@ from earl.engine.samplers import choose, longest_context
 from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 from earl.placement.pipeline import StepPipeline
-from earl.rollout.drivers import Completes, Playable, play
+from earl.rollout.drivers import BatchSampler, Playable, play
 from earl.rollout.episode import Episode
 from earl.rollout.tasks import draw_tasks, group_episodes, opponents
 from earl.runs.journal import Clock
@@ -99,7 +99,7 @@ def run(
     }
 
 
-def ours(config: Config, policy: Policy) -> dict[str, Completes]:
+def ours(config: Config, policy: Policy) -> dict[str, BatchSampler]:
     temperature = config.rollout.temperature
     return {"local": LocalSampler(policy, temperature), "generate": GenerateSampler(policy, temperature)}
 
@@ -121,13 +121,13 @@ def episodes_of(pipeline: StepPipeline, count: int, number: int) -> list[Playabl
 
 
 def passes_of(
-    pipeline: StepPipeline, samplers: Mapping[str, Completes], count: int, repeats: int
+    pipeline: StepPipeline, samplers: Mapping[str, BatchSampler], count: int, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
     """What every sampler's passes took; a first round warms up."""
     return in_turns({name: partial(_pass, pipeline, own, count) for name, own in samplers.items()}, repeats, warm=1)
 
 
-def _pass(pipeline: StepPipeline, sampler: Completes, count: int, number: int) -> dict[str, float]:
+def _pass(pipeline: StepPipeline, sampler: BatchSampler, count: int, number: int) -> dict[str, float]:
     """`count` episodes at once, from making the environments to the last trajectory; again until there are FEWEST."""
     played: list[Trajectory] = []
     began = time.perf_counter()
@@ -145,7 +145,7 @@ def rates(passes: list[dict[str, float]]) -> dict[str, Any]:
     return {f"{what}_per_second": interval([own[what] for own in passes]) for what in ("episodes", "tokens")}
 
 
-def _parts(pipeline: StepPipeline, sampler: Completes, count: int) -> dict[str, float]:
+def _parts(pipeline: StepPipeline, sampler: BatchSampler, count: int) -> dict[str, float]:
     """Seconds of the parts of a local pass; a separate pass, since timing has a cost."""
     clock = Clock()
     clock.seconds = dict.fromkeys(PARTS, 0.0)
@@ -204,7 +204,7 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
     }
 
 
-def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], None]], Any]) -> dict[str, Completes]:
+def _samplers(config: Config, policy: Policy, at_end: Callable[[Callable[[], None]], Any]) -> dict[str, BatchSampler]:
     from earl.engine.vllm.sampler import VllmSampler
 
     temperature, samplers = config.rollout.temperature, ours(config, policy)

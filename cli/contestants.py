@@ -17,7 +17,7 @@ from earl.errors import EarlError
 from earl.league import League
 from earl.parallel.memory import known
 from earl.recipe import build
-from earl.rollout.drivers import Completes, Greedy
+from earl.rollout.drivers import BatchSampler, Greedy
 from earl.rollout.tasks import EpisodeFactory
 from earl.runs.folder import RunFolder
 from earl.runs.summary import chosen_checkpoint, context_limit
@@ -81,7 +81,7 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
     return League(env, options, worlds, LeagueSamplers({name: sampler for name, (_, sampler) in known.items()}))
 
 
-def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, Completes] | None:
+def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, BatchSampler] | None:
     run, at, step = name.removeprefix(RUN).rpartition("@") if name.startswith(RUN) else (name, "@", "best")
     folder = find_run(root, run)
     if folder is None or not at:

@@ -175,8 +175,8 @@ def plan(model: str, gpus: str, env: str | None = None, **options: object) -> "P
 
     flags = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", str(value))]
     line = [*filter(None, [env]), "--model", model, "--gpus", gpus, *flags]
-    told = command.make_context("plan", line).params
-    asked = {key: value for key, value in told.items() if key in Options.__dataclass_fields__}
+    parsed = command.make_context("plan", line).params
+    asked = {key: value for key, value in parsed.items() if key in Options.__dataclass_fields__}
     [question] = questions(Options(**asked))
     return planned(question)
 

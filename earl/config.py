@@ -31,7 +31,7 @@ class Section(BaseModel):
         return value
 
 
-# The course of a run, and what is told of it: [evaluate], [run], [track].
+# The course of a run, and where its numbers go: [evaluate], [run], [track].
 
 
 class EvaluateConfig(Section):
@@ -40,10 +40,10 @@ class EvaluateConfig(Section):
     every: int = Field(20, ge=1)
     """Steps between evaluations."""
     opponents: list[str] = Field([])
-    """Who is met; empty in tool tasks."""
+    """Opponents to measure against; empty in tool tasks."""
     held_out: list[str] = Field([])
-    """Who is met by the evaluation at the end as well, and by `earl eval` unless it names others: no opponent that is
-    learned from, or by which weights are selected."""
+    """More opponents of the evaluation at the end, and those of `earl eval` unless it names others: none that the run
+    learns from, or selects weights by."""
     exact: bool = False
     """Enumerate every reply of the opponents instead of playing `episodes` games."""
     episodes: int = Field(200, ge=1)
@@ -130,7 +130,7 @@ class WarmStartConfig(Section):
     steps: int = Field(0, ge=0)
     """Steps of imitation; 0: none."""
     teacher: str = "random"
-    """Whose actions are the labels. `random` teaches only the format of a reply."""
+    """The scripted player whose actions are the labels. `random` teaches only the format of a reply."""
     data: str | None = None
     """Episodes in place of a teacher's: a file .jsonl of chats, a line {"messages": [{"role": …, "content": …}, …]} for
     each; or a file .parquet of a run's trajectories, or their folder."""
@@ -298,7 +298,7 @@ class PlacementConfig(Section):
     """Colocated and disaggregated on CPUs: what each process may take of memory above what it has at its start. A GPU
     is its own budget."""
     heartbeat_seconds: float = Field(10.0, gt=0)
-    """A process that says nothing for so long is taken for dead and replaced."""
+    """A process without a heartbeat for so long is taken for dead and replaced."""
     stage_seconds: float = Field(1800.0, gt=0)
     """The longest that one stage of a step may take before an actor that has not answered is taken for hung."""
     max_recoveries: int = Field(100, ge=0)
@@ -327,7 +327,7 @@ class SelectorConfig(Section):
     """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
 
 
-# Who plays where, and what may be said: [env], [agent], [context], [rollout].
+# Environments, opponents, and the form of an episode: [env], [agent], [context], [rollout].
 
 DEFAULT_LIMIT = 256
 HISTORY = re.compile(r"full|board_only|(last_turns|summary):[1-9][0-9]{0,5}")
@@ -342,9 +342,8 @@ def _a_limit(value: object) -> object:
 def _a_history(value: str) -> str:
     if HISTORY.fullmatch(value):
         return value
-    raise PydanticCustomError(
-        "history", "Input should be 'full', 'board_only', 'last_turns:K' or 'summary:K', such as 'last_turns:2'"
-    )
+    rule = "Input should be 'full', 'board_only', 'last_turns:K' or 'summary:K', such as 'last_turns:2'"
+    raise PydanticCustomError("history", rule)
 
 
 def _a_share(value: Any) -> Any:
@@ -359,7 +358,7 @@ ShareOverSteps = Annotated[float | tuple[float, float], BeforeValidator(_a_share
 
 
 class OneEnvConfig(Section):
-    """An environment, and who is met in it."""
+    """An environment and its opponents."""
 
     name: str
     """Name in the environment registry."""
@@ -402,17 +401,14 @@ class OneEnvConfig(Section):
         for key in ("step_timeout_seconds", "memory_mb"):
             if (limit := getattr(self, key)) is not None and not self.processes:
                 raise ValueError(
-                    f"env.{key} = {limit:g} cannot be kept in the process that plays, for it cannot be ended; "
-                    "set env.processes to 1 or more"
+                    f"env.{key} = {limit:g} takes a process that can be ended; set env.processes to 1 or more"
                 )
         for name in self.grow:
             if type(self.options.get(name)) is not int:
                 raise ValueError(f"env.grow.{name} has no beginning; set env.options.{name} to a whole number too")
         for course, step in ((0.0, "first"), (1.0, "last")):
             if self.opponents and not self.shares_at(course):
-                raise ValueError(
-                    f"env.opponents has a share of 0 for each at the {step} step; give one of them another"
-                )
+                raise ValueError(f"env.opponents has a share of 0 for each at the {step} step; raise one of them")
         return self
 
     @property
@@ -447,7 +443,7 @@ class OtherEnvConfig(OneEnvConfig):
 
 
 class EnvConfig(OneEnvConfig):
-    """[env]: the world, and who is met in it."""
+    """[env]: the environment and its opponents."""
 
     edition: int = Field(2, ge=1)
     """Of the rules of earl's own environments. A run of an earlier edition is refused where its environment has changed
@@ -487,7 +483,7 @@ class SandboxConfig(Section):
     processes: int = Field(64, ge=1, le=4096)
     """And threads."""
     output_kb: int = Field(64, ge=1)
-    """Kept of each of standard output and error, in KiB; who writes 128 times as much is ended."""
+    """Kept of each of standard output and error, in KiB; a program that writes 128 times as much is ended."""
     read: list[Annotated[str, Field(pattern="^/")]] = Field([])
     """Folders of this machine that programs may read, beside those of the system and of Python."""
     require: list[Literal["seccomp", "landlock", "cgroup"]] = Field(["seccomp", "landlock"])
@@ -547,10 +543,8 @@ class AgentConfig(Section):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "AgentConfig":
-        if (
-            any(one.role != ("user", "assistant")[n % 2] for n, one in enumerate(self.examples))
-            or len(self.examples) % 2
-        ):
+        roles = [one.role for one in self.examples]
+        if roles != ["user", "assistant"] * (len(roles) // 2):
             raise ValueError("examples have to be of user and assistant in turn, and end with the assistant")
         if taken := sorted({"messages", "tools", "documents", "add_generation_prompt"} & {*self.chat_template_kwargs}):
             raise ValueError(f"chat_template_kwargs.{taken[0]} is what earl itself gives to templates; leave it out")
@@ -589,13 +583,9 @@ class ContextConfig(Section):
     def _limits_agree(self) -> "ContextConfig":
         if not self.automatic and (self.initial or self.ceiling):
             name = "initial" if self.initial else "ceiling"
-            raise ValueError(
-                f"context.{name} has no use beside limit = {self.limit}; leave it out or set limit = 'auto'"
-            )
+            raise ValueError(f"context.{name} has no use beside limit = {self.limit}; leave it out or set 'auto'")
         if self.ceiling and self.first_limit > self.ceiling:
-            raise ValueError(
-                f"initial = {self.first_limit} is above ceiling = {self.ceiling}; lower it or raise the ceiling"
-            )
+            raise ValueError(f"initial = {self.first_limit} is above ceiling = {self.ceiling}; lower it")
         return self
 
 
@@ -625,10 +615,8 @@ class RolloutConfig(Section):
     @model_validator(mode="after")
     def _groups_fill(self) -> "RolloutConfig":
         if self.group_size > self.episodes or self.episodes % self.group_size:
-            raise ValueError(
-                f"episodes = {self.episodes} must be a multiple of group_size = {self.group_size} "
-                f"(prompts × group_size = episodes); set episodes to {self.group_size * max(1, self.prompts)}"
-            )
+            fault = f"episodes = {self.episodes} must be a multiple of group_size = {self.group_size}"
+            raise ValueError(f"{fault}; set episodes to {self.group_size * max(1, self.prompts)}")
         return self
 
 
@@ -654,16 +642,15 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _patience_can_be_decided(self) -> "Config":
-        met = self.evaluate
-        if met.patience and not (met.exact and "any" in met.opponents and not self.env.others):
+        rule = self.evaluate
+        if rule.patience and not (rule.exact and "any" in rule.opponents and not self.env.others):
             raise ValueError(
-                f"evaluate.patience = {met.patience} ends a run whose weights lose to no reply, which only "
-                "evaluate.exact = true with 'any' among evaluate.opponents decides, for one environment; set both, or "
-                "evaluate.patience to 0"
+                f"evaluate.patience = {rule.patience} ends a run whose weights lose to no reply, which only "
+                "evaluate.exact = true with 'any' among evaluate.opponents decides, in one environment; set these or 0"
             )
-        if met.patience and self.learner.ema:
+        if rule.patience and self.learner.ema:
             raise ValueError(
-                f"evaluate.patience = {met.patience} ends a run before its last step, after which learner.ema = "
+                f"evaluate.patience = {rule.patience} ends a run before its last step, after which learner.ema = "
                 f"{self.learner.ema:g} takes the mean of the weights; set one of them to 0"
             )
         return self
@@ -709,9 +696,8 @@ class Config(Section):
 
     def changed(self, **sections: Mapping[str, object]) -> "Config":
         """A copy in which keys of some sections are set; they are not validated."""
-        return self.model_copy(
-            update={name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
-        )
+        changed = {name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+        return self.model_copy(update=changed)
 
     def course(self, step: int) -> float:
         """Which share of reinforcement learning is done before a step, 0 at its first and 1 at its last."""

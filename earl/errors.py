@@ -65,7 +65,7 @@ def boundary() -> Iterator[CaughtFault]:
     except BaseException as error:
         if _from_user(error):
             raise
-        fault.message = _described(error)
+        fault.message = _one_line(error)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _from_user(error: BaseException) -> bool:
     return isinstance(error, Interrupted) or (isinstance(error, KeyboardInterrupt) and plain and in_main)
 
 
-def _described(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """One printable line of bounded length, even if the error's own `__str__` fails."""
     kind, *_, (frame, line) = type(error).__name__, *traceback.walk_tb(error.__traceback__)
     try:

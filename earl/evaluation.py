@@ -24,7 +24,7 @@ from earl.envs import registry
 from earl.envs.games.base import Game, Player, State
 from earl.errors import EarlError
 from earl.matches import MOST_LOST, MatchResult
-from earl.rollout.drivers import Completes, play
+from earl.rollout.drivers import BatchSampler, play
 from earl.rollout.episode import Episode
 from earl.rollout.metrics import match_results
 from earl.rollout.tasks import EpisodeFactory
@@ -45,7 +45,7 @@ class Match:
     opponent: str
     seat: int
     exact: bool = False
-    episodes: int = 400  # games, or held-out tasks; not read when exact
+    episodes: int = 400  # games, or held-out tasks; unused when exact
     env: str = ""  # one of the run's other environments; else its own
     stream: str = FINAL_GAMES  # of the seeds
 
@@ -68,7 +68,7 @@ def matches(
     return [Match(name, seat, exact, episodes, world.env, stream) for name in opponents for seat in range(world.seats)]
 
 
-def evaluate(world: EpisodeFactory, sampler: Completes, match: Match, seed: int = 0) -> MatchResult:
+def evaluate(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int = 0) -> MatchResult:
     """Play one match; episodes that end by a fault count as lost. In one of the run's other environments, the result's
     opponent begins with its name. Raises EarlError when a tree has more than MAX_LEAVES leaves."""
     return evaluated(world, sampler, match, seed, {})[0]
@@ -81,7 +81,7 @@ Trees = dict[tuple[str, int], Tree]
 
 
 def evaluated(
-    world: EpisodeFactory, sampler: Completes, match: Match, seed: int, trees: Trees
+    world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int, trees: Trees
 ) -> tuple[MatchResult, list[Episode]]:
     """As `evaluate`; also the episodes. trees: of the same policy, those that earlier matches have enumerated."""
     own, weights = world.of(match.env), None
@@ -92,9 +92,9 @@ def evaluated(
         episodes = _sample(own, sampler, match, seed)
     played = [episode.trajectory() for episode in episodes]
     result = match_results(played, weights, match.exact)[0]
-    result = replace(result, **_of_games(episodes, played), **_of_moves(episodes, weights))
-    told = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
-    return replace(result, opponent=told), episodes
+    result = replace(result, **_distinct_games(episodes, played), **_judge_moves(episodes, weights))
+    opponent = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
+    return replace(result, opponent=opponent), episodes
 
 
 def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
@@ -147,17 +147,15 @@ def proof(by_seat: Sequence[Sequence[Episode]]) -> str:
     Raises EarlError where an episode has no line of play."""
     parts = []
     for seat, episodes in enumerate(by_seat, 1):
-        lines = [line_of(episode) for episode in episodes]
-        found = [line for line in lines if line is not None]
-        if len(found) < len(lines):
+        lines = [line for line in map(line_of, episodes) if line is not None]
+        if len(lines) < len(episodes):
             raise EarlError(f"{episodes[0].task.env} has no board whose moves could be written down; leave out --proof")
-        counts = ", ".join(f"{sum(line.result == name for line in found)} {name}" for name in (*Outcome, FORFEIT))
-        told = sorted(f"{line.text or '-'} {line.result}" for line in found)
-        parts += [f"seat {seat}: {counts}", *told]
+        counts = ", ".join(f"{sum(line.result == name for line in lines)} {name}" for name in (*Outcome, FORFEIT))
+        parts += [f"seat {seat}: {counts}", *sorted(f"{line.text or '-'} {line.result}" for line in lines)]
     return "\n".join([by_seat[0][0].task.env, *parts, ""])
 
 
-def _of_games(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> dict[str, Any]:
+def _distinct_games(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> dict[str, Any]:
     """The number of episodes that differ, their results, and the games that were lost."""
     once: dict[object, Outcome] = {}
     lost: dict[str, None] = {}
@@ -170,7 +168,7 @@ def _of_games(episodes: Sequence[Episode], played: Sequence[Trajectory]) -> dict
     return {"distinct_games": len(once), **shares, "lost": (*islice(lost, MOST_LOST),)}
 
 
-def _of_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> dict[str, Any]:
+def _judge_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> dict[str, Any]:
     """What a solver says of the moves, each as often as it was made; of the first MAX_SOLVED that differ."""
     if not episodes or episodes[0].board is None:
         return {}
@@ -181,18 +179,18 @@ def _of_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> d
         for key in zip(episode.positions, actions, strict=False):
             made[key] += weight  # type: ignore[assignment]
     judged = [(key, times) for key, times in made.items() if perfect.solved_soon(game, key[0])][:MAX_SOLVED]
-    losses = [(_loss(game, *key), times) for key, times in judged]
+    losses = [(_value_lost(game, *key), times) for key, times in judged]
     total = fsum(times for _, times in losses)
     optimal, lost = fsum(times for loss, times in losses if not loss), fsum(loss * times for loss, times in losses)
     return {"optimal": optimal / total, "value_lost": lost / total} if total else {}
 
 
-def _loss(game: Game, state: State, action: str) -> int:
+def _value_lost(game: Game, state: State, action: str) -> int:
     values = {game.actions[move]: end.value for move, end in perfect.solved(game, state).items()}
     return max(values.values()) - values[action]
 
 
-def _sample(world: EpisodeFactory, sampler: Completes, match: Match, seed: int) -> list[Episode]:
+def _sample(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int) -> list[Episode]:
     played: list[Episode] = []
     for start in range(0, match.episodes, WAVE):
         episodes = []
@@ -217,17 +215,17 @@ class Script:
     others: list[tuple[int, ...]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        choices = self.player.distribution(game, state)
-        place = len(self.path)
-        choice = self.script[place] if place < len(self.script) else 0
-        if place >= len(self.script):
+        choices, choice = self.player.distribution(game, state), 0
+        if len(self.path) < len(self.script):
+            choice = self.script[len(self.path)]
+        else:
             self.others += [(*self.path, other) for other in range(1, len(choices))]
         self.path.append(choice)
         self.weight *= choices[choice][1]
         return choices[choice][0]
 
 
-def _tree(world: EpisodeFactory, sampler: Completes, match: Match, trees: Trees) -> Tree:
+def _tree(world: EpisodeFactory, sampler: BatchSampler, match: Match, trees: Trees) -> Tree:
     if match.opponent not in (ANY, "random"):
         return _enumerate(world, sampler, match)
     if (key := (world.env, match.seat)) not in trees:
@@ -235,7 +233,7 @@ def _tree(world: EpisodeFactory, sampler: Completes, match: Match, trees: Trees)
     return trees[key]
 
 
-def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> Tree:
+def _enumerate(world: EpisodeFactory, sampler: BatchSampler, match: Match) -> Tree:
     player = scripted_player(match.opponent, world.env)
     if not isinstance(player, Player):
         raise EarlError(f"the replies of an opponent in {world.env} cannot be listed; leave out --exact to sample")
@@ -252,9 +250,8 @@ def _enumerate(world: EpisodeFactory, sampler: Completes, match: Match) -> Tree:
         weights += [script.weight for script in scripts]
         pending += [other for script in scripts for other in script.others]
         if len(played) + len(pending) > MAX_LEAVES:
-            raise EarlError(
-                f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves; leave out --exact to sample"
-            )
+            extent = f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves"
+            raise EarlError(f"{extent}; leave out --exact to sample")
     return played, weights
 
 
@@ -277,9 +274,8 @@ class Exploiter:
     others: list[tuple[Promise, tuple[int, ...]]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        place = len(self.path)
-        if place < len(self.script):
-            move = self.script[place]
+        if len(self.path) < len(self.script):
+            move = self.script[len(self.path)]
         else:
             (_, move), *others = sorted((self._promise(game, state, move), move) for move in game.legal(state))
             self.others += [(promise, (*self.path, other)) for promise, other in others]
@@ -287,16 +283,15 @@ class Exploiter:
         return move
 
     def _promise(self, game: Game, state: State, move: int) -> Promise:
-        after, plies = game.play(state, move), self.plies(len(self.path)) + 1
+        after, plies = (
+            game.play(state, move),
+            2 * len(self.path) + self.seat + 1,
+        )  # moves of both sides, this one included
         if perfect.solved_soon(game, state):
             end = perfect.solved(game, state)[move]
             return -end.value, plies + (end.plies - 1) * (end.value > 0)
         theirs = perfect.search(game, after, LOOK_AHEAD - 1, -2 * perfect.WIN, 2 * perfect.WIN, {})
         return max(-1.0, min(1.0, theirs / perfect.WIN)), plies
-
-    def plies(self, moves: int) -> int:
-        """Moves of both sides before its own one of that number."""
-        return 2 * moves + self.seat
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +301,7 @@ class Exploit:
     complete: bool  # no shorter line exists; without a line, none at all
 
 
-def exploit(world: EpisodeFactory, sampler: Completes, seat: int, games: int) -> Exploit:
+def exploit(world: EpisodeFactory, sampler: BatchSampler, seat: int, games: int) -> Exploit:
     """Search the replies to a policy at a seat, those first that promise to beat it, until nothing shorter is left or
     so many games were played. Raises EarlError where the game has no board of earl's, or an environment fails."""
     if world.seats == 1:

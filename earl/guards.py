@@ -19,11 +19,11 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
     agent, reward = config.agent, f"{metrics['reward']:.4g}"
     new = config.model.path is None and not config.warm_start.steps
     if metrics["illegal_replies"] == 1:
+        place = f"agent.parser = {agent.parser!r}, agent.max_turn_tokens = {agent.max_turn_tokens}"
         return (
             f"not one reply was legal in {config.env.name}: the model does not know what an action looks like. See "
-            "some with `earl replay`, then tell it the rules (agent.instructions), find the action inside of what it "
-            f"says (agent.parser = {agent.parser!r}), leave it room (agent.max_turn_tokens = {agent.max_turn_tokens}), "
-            "or begin with imitation (warm_start.steps)"
+            f"`earl replay`, then tell it the rules (agent.instructions), find the action in its reply ({place}), or "
+            "begin with imitation (warm_start.steps)"
         )
     if sum(metrics[f"stop/{stop}"] for stop in TRUNCATING) == 1:
         return (
@@ -33,10 +33,8 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
             "chats in warm_start.data, and set warm_start.steps" * new
         )
     if metrics["zero_variance_groups"] == 1 and _needs_groups(config):
-        return (
-            f"within every group all episodes earned the same ({reward} on average), so every advantage is 0: the task "
-            "is too easy or too hard as it stands; change opponents or options of [env], or set algorithm.name to 'ppo'"
-        )
+        cure = "make the task easier or harder by opponents or options of [env], or set algorithm.name to 'ppo'"
+        return f"within every group all episodes earned the same ({reward} on average), every advantage is 0: {cure}"
     if metrics.get("grad_norm") == 0:
         return (
             f"the gradient is 0 (learner.learning_rate = {config.learner.learning_rate:g}, reward {reward}): no token "
@@ -60,53 +58,51 @@ REWARDS = 100.0
 History = Sequence[Mapping[str, float]]
 
 
-def remembered(history: History, metrics: Mapping[str, float]) -> tuple[dict[str, float], ...]:
+def append_numbers(history: History, metrics: Mapping[str, float]) -> tuple[dict[str, float], ...]:
     """The watched numbers of the last steps, the newest last."""
     kept = {name: float(metrics[name]) for name in WATCHED if name in metrics}
     return (*map(dict, history[-WINDOW + 1 :]), kept)
 
 
-def guarded(config: Config, history: History) -> dict[str, str]:
-    """By guard, what a user should know and do; empty: all is well. history: `remembered`."""
+def warnings_of(config: Config, history: History) -> dict[str, str]:
+    """By guard, what a user should know and do; empty: all is well. history: `append_numbers`."""
     reward = [step["reward"] for step in history]
     if not math.isfinite(reward[-1]) or abs(reward[-1]) > REWARDS:
-        return {
-            "reward": f"the mean reward is {reward[-1]:.4g}, outside of -{REWARDS:g} to {REWARDS:g}: divide what the "
-            "environment gives, so that an episode earns about 1"
-        }
+        fault = f"the mean reward is {reward[-1]:.4g}, outside of -{REWARDS:g} to {REWARDS:g}"
+        return {"reward": f"{fault}: scale the environment's rewards, so that an episode earns about 1"}
     if len(history) < WINDOW:
         return {}
     (earned, earns), means = _ends(history, "reward"), {name: _ends(history, name) for name in WATCHED}
     illegal, flat, clipped = (means[name] for name in ("illegal_replies", "zero_variance_groups", "clip_fraction"))
     entropy, length = means["entropy"], means["context/episode/mean"]
     better = earns > earned + 1e-3 * max(1.0, abs(earned))
-    told = {}
+    warnings = {}
     if illegal[1] > 0.25 and illegal[1] >= illegal[0]:
-        told["illegal"] = (
+        warnings["illegal"] = (
             f"{illegal[1]:.0%} of replies are illegal, no fewer than {WINDOW} steps ago: lower agent.forfeit_reward, "
             "lengthen the warm start (warm_start.steps), or tell the rules (agent.instructions)"
         )
     if flat[1] > 0.95 and _needs_groups(config) and not better:
-        told["variance"] = (
+        warnings["variance"] = (
             f"in {flat[1]:.0%} of the groups of the last {PART} steps all episodes earned the same, and taught "
             "nothing: make the task harder or easier ([env]), or rollout.group_size larger"
         )
     if clipped[1] > 0.5:
-        told["clip"] = (
+        warnings["clip"] = (
             f"the bound of the ratio holds {clipped[1]:.0%} of the tokens, which are then not learned from: lower "
             "learner.learning_rate, learner.epochs or learner.minibatches, or raise algorithm.options.clip"
         )
     if entropy[1] < 0.1 * entropy[0] and not better:
-        told["entropy"] = (
+        warnings["entropy"] = (
             f"the entropy fell from {entropy[0]:.3g} to {entropy[1]:.3g} nats a token in {WINDOW} steps and the reward "
             "did not rise: lower learner.learning_rate or raise algorithm.entropy, from a checkpoint before it"
         )
     if length[1] > 1.5 * length[0] and not better:
-        told["length"] = (
+        warnings["length"] = (
             f"episodes grew from {length[0]:.0f} to {length[1]:.0f} tokens in {WINDOW} steps and the reward did not "
             "rise: set context.length_penalty, or lower agent.max_turn_tokens"
         )
-    return told
+    return warnings
 
 
 def _ends(history: History, name: str) -> tuple[float, float]:

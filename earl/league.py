@@ -22,7 +22,7 @@ from earl.envs.games.base import Player
 from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError
 from earl.evaluation import WAVE
-from earl.rollout.drivers import Completes, Greedy, play
+from earl.rollout.drivers import BatchSampler, Greedy, play
 from earl.rollout.episode import Episode
 from earl.rollout.self_play import PairedEpisodes
 from earl.rollout.tasks import OTHER_SEAT, EpisodeFactory
@@ -55,7 +55,7 @@ class Rating:
 
 
 @dataclass(slots=True)
-class Hands:
+class OpeningMover:
     """Makes the opening's moves, then those of the scripted seats."""
 
     opening: Random
@@ -63,7 +63,7 @@ class Hands:
     left: int = OPENING
 
     def move(self, board: BoardGameEnv) -> None:
-        while self.left and (quiet := [move for move in board.legal if not _ends(board, move)]):
+        while self.left and (quiet := [move for move in board.legal if not _ends_game(board, move)]):
             board.move(self.opening.choice(quiet))
             self.left -= 1
         self.left = 0
@@ -72,7 +72,7 @@ class Hands:
             board.move(board.game.actions[own.move(board.game, board.state, rng)])
 
 
-def _ends(board: BoardGameEnv, action: str) -> bool:
+def _ends_game(board: BoardGameEnv, action: str) -> bool:
     return board.game.over(board.game.play(board.state, board.game.actions.index(action)))
 
 
@@ -81,7 +81,7 @@ class League:
     env: str
     options: Mapping[str, Any]  # of the environment
     worlds: Mapping[str, EpisodeFactory]  # how each checkpoint plays, by its name; other players are scripted
-    sampler: Completes | None  # replies for the checkpoints, by the policy of a prompt
+    sampler: BatchSampler | None  # replies for the checkpoints, by the policy of a prompt
 
     def play(self, players: Sequence[str], openings: int, seed: int) -> list[GameResult]:
         """Every pair meets from both seats in so many openings. Raises EarlError where the environment is no board game
@@ -92,20 +92,21 @@ class League:
         for start in range(0, len(games), WAVE):
             some = enumerate(games[start : start + WAVE])
             wave = [self._game(pair, number, i, seed, self._board()) for i, (pair, number) in some]
-            paired = [one for one in wave if isinstance(one, PairedEpisodes)]
-            if paired:
-                assert self.sampler is not None, "a checkpoint plays"
-                play(paired, Greedy(self.sampler, opponents=True))
+            self._play_out(wave)
             results += [_result(pair, one) for (pair, _), one in zip(games[start:], wave, strict=False)]
         return results
 
     def show(self, pair: tuple[str, str], seed: int, shown: Callable[[BoardGameEnv], BoardGameEnv]) -> GameResult:
         """One game without an opening, on a board that shows it."""
         game = self._game(pair, 0, 0, seed, shown(self._board()), opening=0)
-        if isinstance(game, PairedEpisodes):
-            assert self.sampler is not None, "a checkpoint plays"
-            play([game], Greedy(self.sampler, opponents=True))
+        self._play_out([game])
         return _result(pair, game)
+
+    def _play_out(self, games: Sequence[PairedEpisodes | BoardGameEnv]) -> None:
+        """Play the games that wait for a checkpoint's moves to their end."""
+        if waiting := [game for game in games if isinstance(game, PairedEpisodes)]:
+            assert self.sampler is not None, "a checkpoint plays"
+            play(waiting, Greedy(self.sampler, opponents=True))
 
     def _board(self) -> BoardGameEnv:
         board = registry.make(self.env, **self.options)
@@ -118,13 +119,10 @@ class League:
     ) -> PairedEpisodes | BoardGameEnv:
         """A game that waits for its first prompt; of two scripted players the board at its end."""
         own = [derive("league", seed, *pair, number, seat) for seat in (0, 1)]
-        scripted = {
-            seat: (scripted_player(name, self.env), Random(own[seat]))
-            for seat, name in enumerate(pair)
-            if name not in self.worlds
-        }
+        seats = [seat for seat, name in enumerate(pair) if name not in self.worlds]
+        scripted = {seat: (scripted_player(pair[seat], self.env), Random(own[seat])) for seat in seats}
         deal = derive("league", seed, "deal", number)
-        hands = Hands(Random(derive("league", seed, "opening", number)), scripted, opening)
+        hands = OpeningMover(Random(derive("league", seed, "opening", number)), scripted, opening)
         if len(scripted) < 2:
             return PairedEpisodes(board, partial(self._seat, pair, own, session), hands.move, deal)
         board.begin(deal)

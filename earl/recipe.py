@@ -109,19 +109,18 @@ def _toml_value(text: str) -> Any:
 def _explain(item: Any) -> str:
     path = ".".join(str(part) for part in item["loc"]) or "recipe"
     if item["type"] == "extra_forbidden":
-        *section, key = item["loc"]
-        near = difflib.get_close_matches(str(key), _keys(section), n=1)
-        hint = f"; did you mean {'.'.join([*map(str, section), near[0]])!r}?" if near else ""
-        known = f"; known here: {', '.join(_keys(section))}"
-        if "options" in _keys(section):
-            known += f"; an option of one {section[-1]} is set as '{'.'.join(map(str, section))}.options.{key}'"
-        return f"unknown key {path!r}{hint or known}"
+        *section, key = map(str, item["loc"])
+        keys, where = _keys(item["loc"][:-1]), ".".join(section)
+        if near := difflib.get_close_matches(key, keys, n=1):
+            return f"unknown key {path!r}; did you mean {'.'.join([*section, near[0]])!r}?"
+        option = f"; an option of one {section[-1]} is set as '{where}.options.{key}'" if "options" in keys else ""
+        return f"unknown key {path!r}; known here: {', '.join(keys)}{option}"
     if item["type"] == "value_error":
         return f"{path}: {item['ctx']['error']}"
     if item["type"] == "missing":
         return f"{path} is missing; every recipe needs it"
-    given, rule = repr(item["input"]), item["msg"]
-    return f"{path} = {given if len(given) < SHOWN else f'{given[:SHOWN]}…'}: {rule[:1].lower()}{rule[1:]}"
+    value, rule = repr(item["input"]), item["msg"]
+    return f"{path} = {value if len(value) < SHOWN else f'{value[:SHOWN]}…'}: {rule[:1].lower()}{rule[1:]}"
 
 
 def _keys(section: Iterable[Any]) -> list[str]:

@@ -19,14 +19,14 @@ from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
 from earl.engine.learner import SKIPPED
 from earl.errors import EarlError
-from earl.guards import GUARD, IDLE, guarded, idleness, remembered
+from earl.guards import GUARD, IDLE, append_numbers, idleness, warnings_of
 from earl.layouts import Layouts
 from earl.matches import MatchResult
 from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.opponents import Lost, OpponentPool, Start, admitted, preferences_after, starts_after
+from earl.rollout.opponents import LostGame, OpponentPool, Start, add_to_pool, preferences_after, starts_after
 from earl.rollout.pack import trajectories_of
 from earl.rollout.tasks import draw, passed
 from earl.runs.folder import RunFolder
@@ -55,7 +55,7 @@ class Progress:
     baselines: dict[str, float] = field(default_factory=dict)  # running mean return of each role, see `algorithms/rae`
     preferences: dict[str, float] = field(default_factory=dict)  # of opponents and levels, see `rollout/opponents`
     starts: dict[str, Start] = field(default_factory=dict)  # positions that games may begin at
-    lost: tuple[Lost, ...] = ()  # games of the last evaluation, which the exploiter plays
+    lost: tuple[LostGame, ...] = ()  # games of the last evaluation, which the exploiter plays
     teacher_return: float = 0.0  # mean return of the teacher's episodes; 0: it is not asked, or not any more
     recent: tuple[int, ...] = ()
     """With a pool: steps of the last two scheduled checkpoints, of which the last may not be written yet."""
@@ -69,22 +69,20 @@ class Progress:
             return TypeAdapter(cls).validate_python(state)
         except ValidationError as error:
             place, fault = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
-            raise EarlError(
-                f"the checkpoint's state is not one that earl saved ({place}: {fault}); delete the checkpoint, then "
-                "continue with --resume"
-            ) from None
+            rule = "the checkpoint's state is not one that earl saved"
+            raise EarlError(f"{rule} ({place}: {fault}); delete the checkpoint, then continue with --resume") from None
 
-    def enlist(self, pool_size: int) -> None:
+    def record_checkpoint(self, pool_size: int) -> None:
         """Take the step as a scheduled checkpoint's. The one before the last, which all processes can read by now,
         joins the pool."""
         if not pool_size:
             return
         if self.recent[1:]:
-            self.pool = admitted(self.pool, self.recent[0], pool_size)
+            self.pool = add_to_pool(self.pool, self.recent[0], pool_size)
         self.recent = (*self.recent[-1:], self.step)
 
     def better(self, results: Sequence[MatchResult], averaged: bool = False) -> bool:
-        """Whether results are the best so far, or those of the mean of the weights; if so, they are remembered."""
+        """Whether results are the best so far, or those of the mean of the weights; if so, they are kept."""
         strength = evaluation.strength(results)
         if strength <= self.best and not averaged:
             return False
@@ -188,18 +186,17 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
 def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> None:
     """Log faults of the environment, why a step taught nothing, and what the last steps say of the run; each once for
     as long as it holds."""
-    progress.watched = remembered(progress.watched, metrics)
-    told = {IDLE: idleness(run.config, metrics)}
+    progress.watched = append_numbers(progress.watched, metrics)
+    warnings = {IDLE: idleness(run.config, metrics)}
     if failed := round(metrics["stop/env_error"] * metrics["episodes"]):
-        told["fault"] = (
-            f"{failed} of {metrics['episodes']:.0f} episodes ended by a fault of {run.config.env.name}, and are not "
-            "learned from; `earl replay` shows what each was"
-        )
-    told |= {f"{GUARD}:{name}": text for name, text in guarded(run.config, progress.watched).items()}
-    told = {kind: text for kind, text in told.items() if text}
-    fresh = [(kind.partition(":")[0], text) for kind, text in told.items() if kind not in progress.warned]
-    tell(run.journal, progress.step, fresh)
-    progress.warned = (*told,)
+        extent = f"{failed} of {metrics['episodes']:.0f} episodes ended by a fault of {run.config.env.name}"
+        warnings["fault"] = f"{extent}, and are not learned from; `earl replay` shows what each was"
+    warnings |= {f"{GUARD}:{name}": text for name, text in warnings_of(run.config, progress.watched).items()}
+    warnings = {kind: text for kind, text in warnings.items() if text}
+    for kind, text in warnings.items():
+        if kind not in progress.warned:
+            run.journal.event(progress.step, kind.partition(":")[0], text)
+    progress.warned = (*warnings,)
 
 
 def _learn(
@@ -228,13 +225,12 @@ def _imitate(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     """One step of the warm start."""
     step, pipeline = progress.step, run.pipeline
     with clock("rollout"):
-        rows = run.layouts.run_with_oom_retry(
-            None, step, lambda: pipeline.demonstrations(step, progress.context.ceiling)
-        )
+        demonstrate = partial(pipeline.demonstrations, step, progress.context.ceiling)
+        rows = run.layouts.run_with_oom_retry(None, step, demonstrate)
     if not len(rows.lengths):
         run.journal.event(step, "skipped", "nothing was learned: every demonstration ended by a fault")
         return StepRecord({})
-    tell(run.journal, step, progress.context.make_room(int(rows.lengths.max())))
+    log_events(run.journal, step, progress.context.make_room(int(rows.lengths.max())))
     pipeline.limit(progress.context.limit)
     run.layouts.record_load(step, taught_load(rows.lengths.tolist(), progress.context.limit))
 
@@ -261,10 +257,9 @@ def _count_skipped(run: OpenRun, progress: Progress, stats: Mapping[str, float])
     run.journal.event(progress.step, "skipped", fault)
     if progress.skipped >= MOST_SKIPPED:
         raise EarlError(
-            f"nothing could be learned in {MOST_SKIPPED} steps in a row, up to step {progress.step}: loss or gradient "
-            "were not finite (NaN or infinite). Rewards or algorithm.kl may be too large, learner.learning_rate too "
-            f"high, learner.dtype too narrow: change that in a new run. The checkpoints in {run.folder.checkpoints} "
-            "are sound, and one of them can be its --model"
+            f"nothing could be learned in {MOST_SKIPPED} steps in a row, up to step {progress.step}: lower rewards, "
+            "algorithm.kl or learner.learning_rate, or widen learner.dtype, in a new run; its --model can be one of "
+            f"the checkpoints in {run.folder.checkpoints}, which are sound"
         )
 
 
@@ -276,14 +271,14 @@ def _track(run: OpenRun, progress: Progress, groups: PlayedGroups) -> StepRecord
     seen = progress.context.observe(growth_of(progress.step, metrics))
     metrics |= seen.metrics
     run.pipeline.limit(progress.context.limit)
-    tell(run.journal, progress.step, seen.events)
+    log_events(run.journal, progress.step, seen.events)
     load = load_of(metrics)
     run.layouts.record_load(progress.step, load)
     metrics |= memory_metrics(load, run.pipeline.shape, run.config.learner.micro_batch_tokens)
     return StepRecord(metrics, tokens_by_turn(trajectories_of(groups), progress.step))
 
 
-def tell(journal: Journal, step: int, events: Iterable[tuple[str, str]]) -> None:
+def log_events(journal: Journal, step: int, events: Iterable[tuple[str, str]]) -> None:
     """Log events, given as (kind, message)."""
     for kind, message in events:
         journal.event(step, kind, message)

@@ -100,23 +100,23 @@ def _guard(process: int, grace: float) -> None:
     """Guard process: reads its parent's signal numbers from standard input; ends the parent after the grace period."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # schedulers signal every process
         signal.signal(number, signal.SIG_IGN)
-    heard, ends, last = Counter[int](), math.inf, False
+    signals, ends, last = Counter[int](), math.inf, False
     while os.getppid() == process:  # a fork of the parent may keep the pipe open
         if select.select([0], [], [], min(POLL_SECONDS, max(0.0, ends - time.monotonic())))[0]:
             numbers = os.read(0, 64)
             if not numbers:
                 return
-            heard.update(numbers)
+            signals.update(numbers)
         elif time.monotonic() >= ends:
             if last:
                 print(FORCED.format(process=process, grace=grace), file=sys.stderr)
                 os.kill(process, signal.SIGKILL)
                 return
             os.kill(process, signal.SIGTERM)
-            heard[signal.SIGTERM] += 1
-        if not last and max(heard[signal.SIGTERM], heard[signal.SIGINT]) > 1:
+            signals[signal.SIGTERM] += 1
+        if not last and max(signals[signal.SIGTERM], signals[signal.SIGINT]) > 1:
             ends, last = time.monotonic() + grace / 3, True
-        elif not last and heard[signal.SIGTERM]:
+        elif not last and signals[signal.SIGTERM]:
             ends = min(ends, time.monotonic() + grace)
 
 

@@ -27,15 +27,14 @@ from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.profiling.campaign import add_known_measurements, measure_before_run
 from earl.recipe import build
-from earl.rollout.opponents import lost_in
+from earl.rollout.opponents import lost_games
 from earl.rollout.tasks import EVALUATION
 from earl.runs import checkpoint
-from earl.runs.checkpoint import Checkpoint
 from earl.runs.folder import RunFolder, open_existing
 from earl.runs.journal import Clock, Journal
 from earl.runs.storage import step_name, storage, temporary
 from earl.runs.summary import FINAL, context_limit
-from earl.step import NEVER, OpenRun, Progress, StepRecord, done, due, phase_of, step_of, tell
+from earl.step import NEVER, OpenRun, Progress, StepRecord, done, due, log_events, phase_of, step_of
 from earl.stopping import StopRequest, stopping_on_signals
 
 
@@ -57,7 +56,7 @@ def train(
                     journal.event(progress.step, "stop", "stopped by request; continue with --resume")
                     return progress
                 _advance(run, progress, peers)
-                tell(journal, progress.step, place.notes())
+                log_events(journal, progress.step, place.notes())
             except WorkerLost as lost:
                 with suppress(WorkerLost):
                     journal.settle()  # the lost worker may have owed a part of it
@@ -70,8 +69,9 @@ def train(
 
 
 def _begin(run: OpenRun, processes: int) -> Progress:
+    """Continue from the last checkpoint, or start a run, whose first weights are evaluated and saved."""
     latest = checkpoint.latest(run.folder.checkpoints)
-    progress = _resume(run, checkpoint.load(latest) if latest else None, processes)
+    progress = _resume(run, checkpoint.load(latest)) if latest else _start(run, processes)
     run.pipeline.limit(progress.context.limit)
     _sync(run, progress.step)
     if progress.step == 0 and progress.best == NEVER:
@@ -90,9 +90,7 @@ def _advance(run: OpenRun, progress: Progress, peers: Peers) -> None:
         record = step_of(run, progress, clock)
         _close_step(run, progress, record, clock)
     else:
-        run.journal.settle()
-        peers.agree(False)  # the first process must have written the last checkpoint before any process reads the best
-        _finish(run, progress)
+        _finish(run, progress, peers)
 
 
 def _sync(run: OpenRun, step: int) -> Mapping[str, float]:
@@ -109,9 +107,9 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     better = False
     if step in (0, config.warm_start.steps) or due(step, config.evaluate.every, config.total_steps):
         with clock("evaluate"):
-            results = _evaluated(run, step, final=False)
+            results = _evaluate(run, step, final=False)
         averaged = config.learner.ema > 0 and step == config.total_steps
-        better, progress.lost = progress.better(results, averaged), lost_in(results)
+        better, progress.lost = progress.better(results, averaged), lost_games(results)
         if better:
             by_evaluation = "the best weights so far by evaluation: fewest losses, then most wins"
             journal.event(step, "best", "the mean of the weights, learner.ema" if averaged else by_evaluation)
@@ -124,7 +122,7 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     journal.step(step, metrics, clock, results, phase, record.contexts)
     if better or step == 0 or done(config, progress) or due(step, config.run.checkpoint_every, config.total_steps):
         progress.saved = step
-        progress.enlist(config.pool_size)
+        progress.record_checkpoint(config.pool_size)
         with clock("checkpoint"):
             run.checkpoint(progress)
         journal.step(step, {}, clock, [], "")
@@ -134,64 +132,61 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
 
 def _watch_collapse(run: OpenRun, progress: Progress, results: Sequence[MatchResult]) -> None:
     """Raise the alarm where an evaluation is far worse than the best one."""
-    met = run.config.evaluate
-    if met.collapse is None or not evaluation.collapsed(results, progress.best, met.collapse):
+    rule, best = run.config.evaluate, progress.best_step
+    if rule.collapse is None or not evaluation.collapsed(results, progress.best, rule.collapse):
         return
-    progress.collapsed = met.return_to_best
-    told = (
-        f"more than {met.collapse:g} of the games that the weights of step {progress.best_step} did not lose are lost"
-    )
-    cure = (
-        "learning goes on from these" if met.return_to_best else "evaluate.return_to_best = true would go back to them"
-    )
-    run.journal.event(progress.step, "collapse", f"{told}; {cure}")
+    progress.collapsed = rule.return_to_best
+    fault = f"more than {rule.collapse:g} of the games that the weights of step {best} did not lose are lost"
+    cure = "evaluate.return_to_best = true would go back to them"
+    if rule.return_to_best:
+        cure = "learning goes on from these"
+    run.journal.event(progress.step, "collapse", f"{fault}; {cure}")
 
 
 def _return_to_best(run: OpenRun, progress: Progress, peers: Peers) -> None:
     """Learn on from the best weights, with the optimizer's state and the baselines of then."""
-    run.journal.settle()
-    peers.agree(False)  # the first process must have written the checkpoint before any process reads it
-    best = _restore_best(run, progress)
+    best = _restore_best(run, progress, peers)
     progress.baselines, progress.collapsed = Progress.restored(best.state).baselines, False
     _sync(run, progress.step)
 
 
-def _restore_best(run: OpenRun, progress: Progress) -> Checkpoint:
+def _restore_best(run: OpenRun, progress: Progress, peers: Peers) -> checkpoint.Checkpoint:
+    run.journal.settle()
+    peers.agree(False)  # the first process must have written the checkpoint before any process reads it
     best = checkpoint.load(run.folder.checkpoints / step_name(progress.best_step))
     with storage(best.path):
         run.pipeline.learner.restore(best.path)
     return best
 
 
-def _finish(run: OpenRun, progress: Progress) -> None:
-    pipeline, step = run.pipeline, progress.best_step
-    best = _restore_best(run, progress)
-    pipeline.limit(context_limit(best) or progress.context.limit)
+def _finish(run: OpenRun, progress: Progress, peers: Peers) -> None:
+    step, best = progress.best_step, _restore_best(run, progress, peers)
+    run.pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
-    results = _evaluated(run, progress.step, final=True)
+    results = _evaluate(run, progress.step, final=True)
     run.journal.step(progress.step, {}, Clock(), results, FINAL)
     early = progress.step < run.config.total_steps
     why = f" of {progress.step}, after which none won more: they lose to no reply (evaluate.patience)" if early else ""
     run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}{why}")
     if step == 0:
+        cure = (
+            "see earlier warnings and the rewards in `earl report`; set learner.learning_rate or evaluate.every lower"
+        )
         run.journal.event(
-            progress.step,
-            IDLE,
-            "no step played better than the weights that the run began with: compare earlier warnings, `earl report`'s "
-            "plot of rewards, and learner.learning_rate; more evaluations (evaluate.every) may find a better step",
+            progress.step, IDLE, f"no step played better than the weights that the run began with: {cure}"
         )
     progress.finished = True
     if run.observer:
         run.observer.step(RecordedStep(progress.step, {}, {}, results, FINAL))
 
 
-def _evaluated(run: OpenRun, step: int, final: bool) -> list[MatchResult]:
+def _evaluate(run: OpenRun, step: int, final: bool) -> list[MatchResult]:
     """The results of evaluation; what was lost by faults is logged."""
     results = evaluate_matches(run.pipeline, final)
     for result in results:
         if result.faults:
-            met = result.opponent or "the tasks"
-            counted = f"{len(result.faults)} of {result.episodes} episodes of evaluation against {met}"
+            opponent = result.opponent or "the tasks"
+            counted = f"{len(result.faults)} of {result.episodes} episodes of evaluation against {opponent}"
             run.journal.event(step, "fault", f"{counted} ended by a fault, and count as lost: {result.faults[0]}")
     return results
 
@@ -201,22 +196,27 @@ def evaluate_matches(pipeline: StepPipeline, final: bool) -> list[MatchResult]:
     against held-out opponents too."""
     planned = []
     for one in pipeline.config.each_env():
-        met, world = one.evaluate, pipeline.world.of(one.env.name)
+        rule, world = one.evaluate, pipeline.world.of(one.env.name)
         if final:
-            opponents = [*met.opponents, *met.held_out]
-            planned += evaluation.matches(world, opponents, met.exact, met.final_episodes)
+            opponents = [*rule.opponents, *rule.held_out]
+            planned += evaluation.matches(world, opponents, rule.exact, rule.final_episodes)
         else:
-            planned += evaluation.matches(world, met.opponents, met.exact, met.episodes, EVALUATION)
+            planned += evaluation.matches(world, rule.opponents, rule.exact, rule.episodes, EVALUATION)
     return pipeline.players.evaluate(planned)
 
 
-def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
-    """Continue from a checkpoint; without one, start a new run."""
-    if saved is None:
-        run.journal.forget_after(-1)
-        run.journal.event(0, "start", f"started with {processes} processes")
-        add_known_measurements(run.layouts, run.pipeline, run.journal)
-        return Progress(context=_context_watch(run.pipeline), teacher_return=run.pipeline.teacher_return())
+def _start(run: OpenRun, processes: int) -> Progress:
+    run.journal.forget_after(-1)
+    run.journal.event(0, "start", f"started with {processes} processes")
+    add_known_measurements(run.layouts, run.pipeline, run.journal)
+    config, context = run.config, run.config.context
+    ceiling = context.ceiling or min(run.pipeline.shape.max_positions, config.learner.micro_batch_tokens)
+    automatic = ceiling if context.automatic else None  # fixed before the run began
+    watch = ContextWatch(context.first_limit, automatic, ahead=config.placement.max_staleness)
+    return Progress(context=watch, teacher_return=run.pipeline.teacher_return())
+
+
+def _resume(run: OpenRun, saved: checkpoint.Checkpoint) -> Progress:
     with storage(saved.path):
         run.pipeline.resume(saved.path)
     progress = Progress.restored(saved.state)
@@ -224,14 +224,6 @@ def _resume(run: OpenRun, saved: Checkpoint | None, processes: int) -> Progress:
     run.journal.event(saved.step, "resume", f"resumed from the checkpoint of step {saved.step}")
     run.layouts.restore(progress.layouts, saved.step)
     return progress
-
-
-def _context_watch(pipeline: StepPipeline) -> ContextWatch:
-    """The watch of a new run. An automatic limit's ceiling was fixed before the run began."""
-    config = pipeline.config.context
-    ceiling = config.ceiling or min(pipeline.shape.max_positions, pipeline.config.learner.micro_batch_tokens)
-    ahead = pipeline.config.placement.max_staleness
-    return ContextWatch(config.first_limit, ceiling if config.automatic else None, ahead=ahead)
 
 
 def run(folder: RunFolder, config: Config, observer: Observer | None = None) -> Progress:

@@ -115,7 +115,7 @@ class Turn:
     summary: bool = False  # whether the policy was asked for a summary of the episode so far, not for an action
 
 
-class Ended:
+class EndedEpisode:
     """Properties derived from how an episode ended."""
 
     __slots__ = ()
@@ -143,7 +143,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory(Ended):
+class Trajectory(EndedEpisode):
     """One episode, token by token. All arrays have the length of `tokens`.
 
     Example:
@@ -228,7 +228,7 @@ class TrainingRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class TrajectorySummary(Ended):
+class TrajectorySummary(EndedEpisode):
     """An episode without its tokens. See `Trajectory`."""
 
     task: Task
@@ -289,7 +289,7 @@ class Prompt:
     seed: int  # of the sampling: the same seed and context give the same tokens
     max_tokens: int
     greedy: bool = False  # take the most likely token each time
-    policy: str = ""  # who replies: the policy that learns, or the opponent of this name
+    policy: str = ""  # the policy that replies: the one that learns, or the opponent of this name
 
 
 @dataclass(frozen=True, slots=True)

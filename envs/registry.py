@@ -47,7 +47,7 @@ _targets: dict[str, str | Factory] = {
     "table": "earl.envs.tools.table:TableEnv",
     "code": "earl.envs.tools.code:CodeEnv",
 }
-_EARLS = frozenset(_targets)
+_BUNDLED = frozenset(_targets)
 ADAPTERS = {
     "gymnasium": "gymnasium",
     "openspiel": "pyspiel",
@@ -97,7 +97,7 @@ class Spec:
 def register(name: str, target: Target, again: bool = False) -> Target:
     """Add an import string "module:attribute" or a factory, and return it. Raises EarlError if the name is earl's, or
     is taken and not given `again`."""
-    if _targets.get(name, target) is not target and (name in _EARLS or not again):
+    if _targets.get(name, target) is not target and (name in _BUNDLED or not again):
         raise EarlError(f"environment {name!r} is registered already; choose another name")
     _targets[name] = target
     _loaded.pop(name, None)
@@ -118,22 +118,20 @@ def make(name: str, **options: object) -> TextEnv:
     env = factory(**options)
     awaited = inspect.iscoroutinefunction(getattr(env, "step", None))
     made = env if isinstance(env, TextEnv) and not awaited else Plain(env)
-    _write_down(name)
+    _remember_on_disk(name)
     return made
 
 
 def target(name: str) -> str | None:
     """The import string by which another process can register an environment; None where it knows the name anyway."""
     own = _targets.get(name)
-    if own is None or name in _EARLS:
+    if own is None or name in _BUNDLED:
         return None
     if isinstance(own, str):
         return own
     if own.__module__ == "__main__":
-        raise EarlError(
-            f"environment {name!r} stands in the script or notebook itself, which its own processes cannot import; "
-            "move it to a file, or leave out env.processes"
-        )
+        fault = f"environment {name!r} stands in the script or notebook itself, which its processes cannot import"
+        raise EarlError(f"{fault}; move it to a file, or leave out env.processes")
     return f"{own.__module__}:{getattr(own, '__qualname__', own)}"
 
 
@@ -141,10 +139,8 @@ def check_edition(name: str, edition: int) -> None:
     """Raises EarlError for an environment whose rules have changed since a run of that edition."""
     since, change = CHANGED.get(name, (1, ""))
     if edition < since:
-        raise EarlError(
-            f"this run is of an earlier {name}, env.edition = {edition}: {change}. It can be reported, and needs the "
-            "earl that made it for anything else; a new run takes the rules of today"
-        )
+        cure = "use the earl that made it, which only its report does not need, or begin a new run"
+        raise EarlError(f"this run is of an earlier {name}, env.edition = {edition}: {change}; {cure}")
 
 
 def seats(name: str) -> int:
@@ -170,25 +166,18 @@ def spec(name: str) -> Spec:
     factory, parameters = _load(name)
     env = make(name)
     observation, _ = env.reset(seed=0)
-    return Spec(
-        name=name,
-        target=f"{factory.__module__}:{getattr(factory, '__qualname__', factory)}",
-        options={name: one.default for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD},
-        seats=seats(name),
-        max_turns=env.max_turns,
-        instructions=env.instructions,
-        observation=observation,
-    )
+    target = f"{factory.__module__}:{getattr(factory, '__qualname__', factory)}"
+    options = {option: one.default for option, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
+    return Spec(name, target, options, seats(name), env.max_turns, env.instructions, observation)
 
 
 def _load(name: str) -> tuple[Factory, Mapping[str, inspect.Parameter]]:
     if name not in _loaded:
-        known = {**_installed(), **_targets}
-        library = adapter(name)
-        if library:
-            factory = _adapted(library, name)
+        if library := adapter(name):
+            factory = _load_adapted(library, name)
         else:
-            target = known[name] if name in known else _named(name)
+            known = {**_installed(), **_targets}
+            target = known[name] if name in known else _allowed_path(name)
             factory = _import(name, target) if isinstance(target, str) else target
         _loaded[name] = factory, inspect.signature(factory).parameters
     return _loaded[name]
@@ -207,7 +196,7 @@ def offered(library: str) -> list[str]:
     return [f"{library}:{name}" for name in sorted(_adapter_module(library).names())]
 
 
-def _adapted(library: str, name: str) -> Factory:
+def _load_adapted(library: str, name: str) -> Factory:
     if library == "verifiers":
         _check_allowed(name)  # it imports the package of that name
     module = _adapter_module(library)
@@ -242,8 +231,8 @@ def remember(name: str) -> None:
         _remembered.add(name)
 
 
-def _write_down(name: str) -> None:
-    if name not in _remembered or name in _written():
+def _remember_on_disk(name: str) -> None:
+    if name not in _remembered or name in _remembered_on_disk():
         return
     path = _allowed_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -251,7 +240,7 @@ def _write_down(name: str) -> None:
         file.write(f"{name}\n")
 
 
-def _written() -> list[str]:
+def _remembered_on_disk() -> list[str]:
     path = _allowed_file()
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
@@ -269,12 +258,12 @@ def _installed() -> Mapping[str, str]:
 @cache
 def plugin(kind: str, name: str) -> Any:
     """What an import string names: a parser, a teacher, an opponent. Raises EarlError where it is not allowed."""
-    found = _import(name, _named(name), kind)
-    _write_down(name)
+    found = _import(name, _allowed_path(name), kind)
+    _remember_on_disk(name)
     return found
 
 
-def _named(name: str) -> str:
+def _allowed_path(name: str) -> str:
     """The import string that a name is. Raises EarlError if it is none, or is not allowed."""
     if not is_path(name):
         raise unknown("environment", name, names())
@@ -285,10 +274,10 @@ def _named(name: str) -> str:
 
 
 def _check_allowed(name: str) -> None:
-    if name not in _allowed and name not in _written():
+    if name not in _allowed and name not in _remembered_on_disk():
+        cure = f"where you trust it: earl envs check {name}, or for another part of a recipe name it with --set"
         raise EarlError(
-            f"{name!r} is code that a recipe names, and you never named it yourself; look at it, and where you trust "
-            f"it: earl envs check {name}, or for another part of a recipe name it with --set"
+            f"{name!r} is code that a recipe names, and you never named it yourself; look at it, and {cure}"
         )
 
 

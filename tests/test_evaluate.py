@@ -317,6 +317,24 @@ def test_samples_come_near_the_exact_fraction(world, chat, choose, opponent, sea
         assert low - 1e-9 <= share <= high + 1e-9
 
 
+def test_sampled_results_equal_exact_ones_within_their_intervals(world, chat):
+    games, pairs = 100, []
+    for choose, seat in product([lowest, drawn_once, perfect_move], [0, 1]):
+        policy = Table(chat, choose)
+        exact = evaluation.evaluate(world, policy, Match("random", seat, exact=True))
+        sampled = evaluation.evaluate(world, policy, Match("random", seat, episodes=games), seed=1)
+        pairs += [(getattr(exact, outcome), getattr(sampled, outcome)) for outcome in ("win", "draw", "loss")]
+
+    def covered(z):
+        intervals = [(share, wilson(found * games, games, z)) for share, found in pairs]
+        return sum(low - 1e-9 <= share <= high + 1e-9 for share, (low, high) in intervals)
+
+    # 3 policies x 2 seats x 3 outcomes = 18 intervals. Of 95 % each, 17.1 are expected to cover the exact share; with
+    # z = 2.99 one in 360 misses it, and so all 18 cover theirs with 95 %.
+    assert covered(1.96) >= 15
+    assert covered(2.99) == 18
+
+
 def test_samples_are_the_seeds(world, chat):
     first, same, other = (
         evaluation.evaluate(world, Table(chat, lowest), Match("random", 0, episodes=300), seed=seed)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.guards import PART, WATCHED, WINDOW, guarded, remembered
+from earl.guards import PART, WATCHED, WINDOW, append_numbers, warnings_of
 from earl.recipe import build
 
 STEADY = {
@@ -24,7 +24,7 @@ def history(**courses):
     for step in range(WINDOW):
         way = min(1.0, 2 * step / WINDOW)
         moved = {name.replace("__", "/"): a + way * (b - a) for name, (a, b) in courses.items()}
-        found = remembered(found, {**STEADY, **moved, "loss": 1.0})
+        found = append_numbers(found, {**STEADY, **moved, "loss": 1.0})
     return found
 
 
@@ -40,7 +40,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_fires_on_its_planted_history_and_says_what_to_do(name):
-    told = guarded(config(), history(**PLANTED[name]))
+    told = warnings_of(config(), history(**PLANTED[name]))
     assert [*told] == [name]
     assert "\n" not in told[name]
     assert ": " in told[name]
@@ -48,30 +48,30 @@ def test_each_fires_on_its_planted_history_and_says_what_to_do(name):
 
 @pytest.mark.parametrize("name", ["variance", "entropy", "length"])
 def test_what_comes_with_a_rising_reward_is_no_fault(name):
-    assert guarded(config(), history(**PLANTED[name], reward=(0.1, 0.8))) == {}
+    assert warnings_of(config(), history(**PLANTED[name], reward=(0.1, 0.8))) == {}
 
 
 def test_trends_wait_for_a_whole_window_and_a_reward_does_not():
     for name, course in PLANTED.items():
-        assert [*guarded(config(), history(**course)[: WINDOW - 1])] == ([name] if name == "reward" else [])
+        assert [*warnings_of(config(), history(**course)[: WINDOW - 1])] == ([name] if name == "reward" else [])
 
 
 def test_groups_without_variance_do_not_matter_to_an_algorithm_without_groups():
-    assert guarded(config("ppo"), history(**PLANTED["variance"])) == {}
+    assert warnings_of(config("ppo"), history(**PLANTED["variance"])) == {}
 
 
 def test_illegal_replies_that_become_fewer_are_learning():
-    assert guarded(config(), history(illegal_replies=(1.0, 0.4))) == {}
+    assert warnings_of(config(), history(illegal_replies=(1.0, 0.4))) == {}
 
 
 def test_the_last_steps_are_remembered_and_nothing_else():
     found = ()
     for step in range(WINDOW + 7):
-        found = remembered(found, {**STEADY, "reward": float(step), "loss": 2.0})
+        found = append_numbers(found, {**STEADY, "reward": float(step), "loss": 2.0})
     assert [one["reward"] for one in found] == [*range(7, WINDOW + 7)]
     assert set(found[0]) == set(WATCHED)
     assert PART * 2 <= WINDOW
-    assert guarded(config(), [{"reward": 0.1}] * WINDOW) == {}, "a step that learned nothing has fewer numbers"
+    assert warnings_of(config(), [{"reward": 0.1}] * WINDOW) == {}, "a step that learned nothing has fewer numbers"
 
 
 HEALTHY = json.loads((Path(__file__).parent / "healthy_runs.json").read_text())
@@ -84,5 +84,5 @@ def test_none_fires_on_a_healthy_run(name):
     assert len(steps) > WINDOW
     found = ()
     for metrics in steps:
-        found = remembered(found, metrics)
-        assert guarded(build(HEALTHY[name]["recipe"]), found) == {}
+        found = append_numbers(found, metrics)
+        assert warnings_of(build(HEALTHY[name]["recipe"]), found) == {}

@@ -33,10 +33,8 @@ class ScriptedPlayer:
     def check(self, game: Game) -> None:
         """Raises EarlError for a game that it does not play."""
         if self.solves and not game.solvable:
-            rows, columns = game.size
-            raise EarlError(
-                f"{game.name} on {rows} × {columns} cells is too large to play it perfectly; use 'alphabeta:2' or mcts"
-            )
+            size = "{} × {} cells".format(*game.size)
+            raise EarlError(f"{game.name} on {size} is too large to play it perfectly; use 'alphabeta:2' or mcts")
 
     def distribution(self, game: Game, state: State) -> tuple[tuple[int, float], ...]:
         best, legal = self.strategy(game, state), game.legal(state)

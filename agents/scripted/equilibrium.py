@@ -123,21 +123,14 @@ def _walk(node: Node, player: int, own: float, others: float, weight: float) -> 
     by all else."""
     if isinstance(node, float):
         return -node if player else node
-    where, following = node
-    strategy = where.strategy
+    where, children = node
+    moves = [*zip(where.strategy, children, strict=True)]
     if where.player != player:
         # A move of chance 0 is followed as well: the own strategy after it counts towards its mean.
-        return sum(
-            [
-                chance * _walk(child, player, own, others * chance, weight)
-                for chance, child in zip(strategy, following, strict=True)
-            ]
-        )
-    values = [
-        _walk(child, player, own * chance, others, weight) for chance, child in zip(strategy, following, strict=True)
-    ]
-    mean = sum([chance * value for chance, value in zip(strategy, values, strict=True)])
-    for number, (chance, value) in enumerate(zip(strategy, values, strict=True)):
+        return sum([chance * _walk(child, player, own, others * chance, weight) for chance, child in moves])
+    values = [_walk(child, player, own * chance, others, weight) for chance, child in moves]
+    mean = sum([chance * value for chance, value in zip(where.strategy, values, strict=True)])
+    for number, (chance, value) in enumerate(zip(where.strategy, values, strict=True)):
         where.regret[number] += others * (value - mean)
         where.total[number] += weight * own * chance
     return mean

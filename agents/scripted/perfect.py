@@ -30,13 +30,8 @@ def _moves_of(game: Game, line: tuple[str, ...]) -> dict[State, tuple[int, ...]]
 
 def heuristic(game: Game, state: State) -> tuple[int, ...]:
     """Win if a move wins at once, else block such a move of the opponent, else play closest to the centre."""
-    player = state.player
-    legal = game.legal(state)
-    return (
-        game.wins(state, player)
-        or game.wins(state, 1 - player)
-        or next((move,) for move in game.preferred if move in legal)
-    )
+    legal, forced = game.legal(state), game.wins(state, state.player) or game.wins(state, 1 - state.player)
+    return forced or (next(move for move in game.preferred if move in legal),)
 
 
 # Search to a fixed depth: negamax with alpha-beta pruning (Knuth and Moore 1975) and a transposition table.
@@ -155,7 +150,7 @@ def soonest(_game: Game, state: State) -> tuple[int, ...]:
 
 
 def quick(game: Game, state: State) -> tuple[int, ...]:
-    """`soonest` where a solver answers soon, alpha-beta search before."""
+    """`soonest` where a solver takes little time, alpha-beta search to four plies before."""
     return soonest(game, state) if solved_soon(game, state) else best_moves(game, state, 4)
 
 
@@ -191,22 +186,22 @@ def perfect(game: Game, state: State) -> tuple[int, ...]:
 @cache
 def expert(game: Game, state: State) -> tuple[int, ...]:
     """The perfect moves with the best expected result against uniformly random replies."""
-    results = {move: _after(game, game.play(state, move)) for move in perfect(game, state)}
+    results = {move: _expert_value(game, game.play(state, move)) for move in perfect(game, state)}
     best = max(results.values())
     return tuple(move for move, result in results.items() if result == best)
 
 
 @cache
-def _after(game: Game, state: State) -> Fraction:
+def _expert_value(game: Game, state: State) -> Fraction:
     """The expert's result (win 1, draw 1/2, loss 0) after its own move; exact, so that ties compare equal."""
     if game.over(state):
         return Fraction(1, 2) if game.winner(state) is None else Fraction(1)
     replies = game.legal(state)
-    return sum((_before(game, game.play(state, reply)) for reply in replies), Fraction(0)) / len(replies)
+    return sum((_expert_value_before(game, game.play(state, reply)) for reply in replies), Fraction(0)) / len(replies)
 
 
 @cache
-def _before(game: Game, state: State) -> Fraction:
+def _expert_value_before(game: Game, state: State) -> Fraction:
     if game.over(state):
         return Fraction(1, 2) if game.winner(state) is None else Fraction(0)
-    return max(_after(game, game.play(state, move)) for move in perfect(game, state))
+    return max(_expert_value(game, game.play(state, move)) for move in perfect(game, state))

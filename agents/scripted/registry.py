@@ -92,11 +92,11 @@ def player(name: str, env: str) -> Any:
     if name.startswith(MODEL):
         return import_module("earl.engine.opponent").ModelOpponent(name.removeprefix(MODEL))  # torch, only where needed
     if is_own(name):
-        return _own("opponent", name, "act" if _without_board(env) else "move")
-    if _without_board(env):
-        return _acting("opponent", name, env)
+        return _make_plugin("opponent", name, "act" if _is_foreign(env) else "move")
+    if _is_foreign(env):
+        return _scripted_agent("opponent", name, env)
     base, effort, epsilon = _parse(name)
-    known = base in ("random", EXPLOITER) or (base in BOARD_PLAYERS and (base in names(env) or _searched(env)))
+    known = base in ("random", EXPLOITER) or (base in BOARD_PLAYERS and (base in names(env) or _suits_search(env)))
     if not known:  # `random` is asked of no environment: one may name it while it is made
         raise unknown("opponent", base, names(env))
     if base == EXPLOITER:
@@ -114,8 +114,8 @@ def player(name: str, env: str) -> Any:
     return ScriptedPlayer(strategy, epsilon, solves=base in EXACT)
 
 
-def _searched(env: str) -> bool:
-    """Whether players that know the whole state suit a game: all lies open, and one wins what the other loses."""
+def _suits_search(env: str) -> bool:
+    """Whether players that search the whole state suit a game: nothing is hidden, and it is zero-sum."""
     made = environments.make(env)
     return not isinstance(made, BoardGameEnv) or made.game.promise is not None
 
@@ -124,10 +124,10 @@ def _searched(env: str) -> bool:
 def agent(name: str, env: str) -> Agent:
     """Make a teacher for an environment, a board game or a task. Raises EarlError as `player` does."""
     if is_own(name):
-        return cast(Agent, _own("teacher", name, "act"))
+        return cast(Agent, _make_plugin("teacher", name, "act"))
     if environments.seats(env) == 2:
         return cast(Agent, player(name, env))
-    return _acting("teacher", name, env)
+    return _scripted_agent("teacher", name, env)
 
 
 def is_policy(opponent: str) -> bool:
@@ -143,14 +143,14 @@ def is_own(name: str) -> bool:
     return environments.is_path(name) and name.partition(":")[0] not in (*SEARCHES, *FORMER)
 
 
-def _own(kind: str, name: str, method: str) -> Any:
+def _make_plugin(kind: str, name: str, method: str) -> Any:
     made = environments.plugin(kind, name)()
     if not callable(getattr(made, method, None)):
         raise EarlError(f"{kind} {name!r} has no method {method}(); see Player and Agent in earl.agents.scripted.base")
     return made
 
 
-def _acting(kind: str, name: str, env: str) -> ScriptedAgent:
+def _scripted_agent(kind: str, name: str, env: str) -> ScriptedAgent:
     base, effort, epsilon = _parse(name)
     if not names(env):
         raise EarlError(f"{env} has no {kind} {name!r}: give it a method random_action(rng), or name a module:Class")
@@ -161,17 +161,17 @@ def _acting(kind: str, name: str, env: str) -> ScriptedAgent:
     return ScriptedAgent(TEACHERS[base], epsilon)
 
 
-def _without_board(env: str) -> bool:
+def _is_foreign(env: str) -> bool:
     """Whether a game for two is that of another library, played by its own random actions."""
     return environments.adapter(env) is not None
 
 
 def names(env: str) -> tuple[str, ...]:
     """The names that `agent` accepts for an environment, without effort and epsilon."""
-    if environments.seats(env) == 1 or _without_board(env):  # another library's offers random actions alone
-        known = ["random"] if _without_board(env) else TEACHERS
+    if environments.seats(env) == 1 or _is_foreign(env):  # another library's offers random actions alone
+        known = ["random"] if _is_foreign(env) else TEACHERS
         return tuple(sorted(name for name in known if environments.offers(env, TEACHERS[name])))
-    searched = (*STRATEGIES, *SEARCHES) if _searched(env) else ("random",)
+    searched = (*STRATEGIES, *SEARCHES) if _suits_search(env) else ("random",)
     return tuple(sorted([*searched, *(name for name, games in EXACT.items() if env in games)]))
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from earl.config import Section
-from earl.trajectory import Ended, GroupOf, Played, PlayedGroups
+from earl.trajectory import EndedEpisode, GroupOf, Played, PlayedGroups
 
 Stats = dict[str, Tensor]
 """Sums over tokens of the statistics that a loss reports; divided by the number of tokens at the end."""
@@ -23,14 +23,14 @@ EPSILON = 1e-8  # limits what is divided by a deviation of nearly 0
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """One value per turn (`Ended.num_values`), which its tokens share, or where `Algorithm.by_token` one per sampled
-    token, laid end to end over all trajectories, K in all: see `value_counts`."""
+    """One value per turn (`EndedEpisode.num_values`), which its tokens share, or where `Algorithm.by_token` one per
+    sampled token, laid end to end over all trajectories, K in all: see `value_counts`."""
 
     turns: NDArray[np.float32]  # [K]
     returns: NDArray[np.float32]  # [K], targets of the value head; 0 without one
     starts: NDArray[np.int64] | None = None
-    """Where the values of each turn begin, as `credited` adds it; None: there is one for each turn."""
-    values: NDArray[np.float32] | None = None  # [K], what the value head estimated, as `credited` adds it
+    """Where the values of each turn begin, as `assign_credit` adds it; None: there is one for each turn."""
+    values: NDArray[np.float32] | None = None  # [K], what the value head estimated, as `assign_credit` adds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,11 @@ class Algorithm(Section):
         raise NotImplementedError(f"{type(self).__name__} has no value head")
 
 
-def value_counts(trajectories: Iterable[Ended], by_token: bool) -> NDArray[np.int64]:
+def value_counts(trajectories: Iterable[EndedEpisode], by_token: bool) -> NDArray[np.int64]:
     """How many values each turn has, and each end of an episode that was bootstrapped: by token, those of its reply."""
-    counts = [
-        count
-        for one in trajectories
-        for count in (*(turn.end - turn.action_start if by_token else 1 for turn in one.turns), *[1] * one.bootstrapped)
-    ]
+    counts: list[int] = []
+    for one in trajectories:
+        counts += [turn.end - turn.action_start if by_token else 1 for turn in one.turns] + [1] * one.bootstrapped
     return np.array(counts, np.int64)
 
 

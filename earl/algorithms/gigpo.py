@@ -10,7 +10,7 @@ from pydantic import Field
 from earl.algorithms.base import Advantages, Returns, per_turn, returns_of
 from earl.algorithms.grpo import GRPO
 from earl.algorithms.ppo import estimated_advantages
-from earl.trajectory import Ended, GroupOf, Played, PlayedGroups
+from earl.trajectory import EndedEpisode, GroupOf, Played, PlayedGroups
 
 
 class GiGPO(GRPO):
@@ -43,7 +43,7 @@ class GiGPO(GRPO):
             found[same] = self.scaled([returns[same]])[0]
         return found
 
-    def _returns(self, trajectory: Ended) -> Returns:
+    def _returns(self, trajectory: EndedEpisode) -> Returns:
         """R_t = r_t + γ·R_{t+1} of each turn: what GAE gives with λ = 1 where nothing is expected."""
         rewards = np.array([turn.reward for turn in trajectory.turns], np.float64)
         return estimated_advantages(rewards, np.zeros(len(rewards)), self.gamma, 1.0)

@@ -16,7 +16,7 @@ from earl.engine.model import load
 from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 from earl.rollout.metrics import episode_metrics, staleness_metrics
-from earl.rollout.pack import credited, learnable, trajectories_of
+from earl.rollout.pack import assign_credit, learnable, trajectories_of
 from earl.trajectory import Author, Group, Trajectory
 
 TOLERANCE = 1e-5
@@ -52,7 +52,7 @@ def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray
     rule = learnable(config)
     kept = rule.learned(groups)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]
-    found = credited(how, groups, rule)
+    found = assign_credit(how, groups, rule)
     turns = found.turns if found.starts is None else found.turns[found.starts]
     parts = np.split(turns, np.cumsum(counts)[:-1]) if counts else []
     own = {id(trajectory): part for trajectory, part in zip(trajectories_of(kept), parts, strict=True)}

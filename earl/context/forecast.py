@@ -68,12 +68,7 @@ def filters() -> Filters:
     m, length, count = MODELS, WINDOW, len(MODELS.level)
     level, slope = np.zeros((count, length)), np.zeros((count, length))
     p_level, p_both, p_slope = np.full(count, 1e8), np.zeros(count), 1e4 * m.has_slope
-    result = Filters(
-        np.zeros((length, count, length)),
-        np.ones((length, count)),
-        np.zeros((length, 2, count, length)),
-        np.zeros((length, 3, count)),
-    )
+    steps = []
     for t in range(length):
         if t:
             slope = m.damping[:, None] * slope
@@ -88,9 +83,8 @@ def filters() -> Filters:
         slope = slope + (p_both / variance)[:, None] * innovation
         p_slope = p_slope - p_both**2 / variance
         p_both, p_level = p_both * m.observation / variance, p_level * m.observation / variance
-        result.innovations[t], result.variances[t] = innovation, variance
-        result.states[t], result.covariances[t] = (level, slope), (p_level, p_both, p_slope)
-    return result
+        steps.append((innovation, variance, (level, slope), (p_level, p_both, p_slope)))
+    return Filters(*map(np.array, zip(*steps, strict=True)))
 
 
 # Posterior: every model is weighted by how well it predicted the history step by step, on the values and on their
@@ -148,16 +142,12 @@ def posterior(values: Floats) -> Posterior:
         densities[:, 1] = -np.inf
     weights = np.exp(densities - densities.max()).ravel()
     numbers, count = np.arange(len(weights)), len(MODELS.level)
-    return Posterior(
-        weights / weights.sum(),
-        numbers // count % 2 == 1,
-        numbers % count,
-        np.concatenate([fit.states for fit in fits], axis=1),
-        np.concatenate([fit.covariances for fit in fits], axis=1),
-        np.concatenate([fit.variances for fit in fits]),
-        np.repeat([fit.freedom for fit in fits], 2 * count),
-        unit,
+    states, covariances, variances = (
+        np.concatenate([getattr(fit, name) for fit in fits], axis=-1) for name in ("states", "covariances", "variances")
     )
+    freedom = np.repeat([fit.freedom for fit in fits], 2 * count)
+    logarithmic, model = numbers // count % 2 == 1, numbers % count
+    return Posterior(weights / weights.sum(), logarithmic, model, states, covariances, variances, freedom, unit)
 
 
 def _fit(series: Floats) -> _Fit:
@@ -175,9 +165,8 @@ def _fit(series: Floats) -> _Fit:
     squares = prior + np.cumsum(counts[:, None, None] * errors**2 / variances[:, None], axis=0)
     spread = np.cumsum(counts[:, None] * np.log(math.pi * variances), axis=0)[:, None]
     gammas = np.array([math.lgamma(value / 2) for value in freedom.ravel()])[:, None, None]
-    evidence = (
-        MODELS.log_prior + gammas - 0.5 * (spread + freedom * np.log(squares / prior) + points * math.log(prior)) - cost
-    )
+    halved = spread + freedom * np.log(squares / prior) + points * math.log(prior)
+    evidence = MODELS.log_prior + gammas - 0.5 * halved - cost
     evidence[:, 1] -= np.cumsum(counts * series[1])[:, None]  # density of the value, not of its logarithm
     states = np.einsum("amu,su->asm", known.states[length - 1, :, :, :length], series)
     last = float(freedom[-1, 0, 0])
@@ -286,11 +275,8 @@ def _start(known: Posterior, drawn: NDArray[np.intp], luck: Floats) -> tuple[Flo
     root = np.sqrt(np.maximum(p_level, 1e-12))
     shared = p_both / root
     alone = np.sqrt(np.maximum(p_slope - shared**2, 0))
-    return (
-        deviation,
-        level + deviation * root * luck[1],
-        slope + deviation * (shared * luck[1] + alone * luck[2]),
-    )
+    level, slope = level + deviation * root * luck[1], slope + deviation * (shared * luck[1] + alone * luck[2])
+    return deviation, level, slope
 
 
 def _turns(rates: Floats, uniform: Floats, horizon: int) -> dict[int, list[int]]:
@@ -382,11 +368,9 @@ def _quantiles(first: NDArray[np.intp], places: int) -> list[float]:
     counts = np.bincount(first, minlength=places + 2)[1 : places + 1]
     there = np.cumsum(counts)
     result = []
-    for share in (EARLY, MEDIAN, LATE):
-        wanted = share * PATHS
-        place = int(np.searchsorted(there, wanted))
-        if place == places:
-            result.append(math.inf)
-            continue
-        result.append(place + 0.5 + float(wanted - (there[place] - counts[place])) / float(counts[place]))
+    for wanted in (share * PATHS for share in (EARLY, MEDIAN, LATE)):
+        place, within = int(np.searchsorted(there, wanted)), math.inf
+        if place < places:
+            within = 0.5 + float(wanted - (there[place] - counts[place])) / float(counts[place])
+        result.append(place + within)
     return result

@@ -32,7 +32,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LimitUpdate:
     metrics: dict[str, float]
     events: tuple[tuple[str, str], ...]
     """(kind, message) pairs: "forecast" warns, "limit" says that the limit was raised, or why it was not."""
@@ -50,7 +50,7 @@ class ContextWatch:
     """Steps whose episodes have already begun, under the limit of that time, when a step is trained on."""
     raised: int | None = None  # last step after which the limit was raised
 
-    def observe(self, growth: Growth) -> Seen:
+    def observe(self, growth: Growth) -> LimitUpdate:
         """Record a step, and raise the limit for the next one if that is due."""
         self.history = [*self.history[1 - KEPT_STEPS :], (growth.step, growth.quantiles)]
         metrics = {"context/limit": float(self.limit)}
@@ -62,10 +62,10 @@ class ContextWatch:
         for name, seen in forecasts.items():
             metrics |= {f"forecast/{name}/{edge}": getattr(seen, edge) for edge in ("early", "median", "late")}
         if self.ceiling is not None:
-            return Seen(metrics, self._follow(growth, self.ceiling))
-        return Seen(metrics, self._warn(growth, forecasts.get(FORECAST[-1])))
+            return LimitUpdate(metrics, self._follow_growth(growth, self.ceiling))
+        return LimitUpdate(metrics, self._warn_of_limit(growth, forecasts.get(FORECAST[-1])))
 
-    def _warn(self, growth: Growth, longest: Forecast | None) -> tuple[tuple[str, str], ...]:
+    def _warn_of_limit(self, growth: Growth, longest: Forecast | None) -> tuple[tuple[str, str], ...]:
         """Warn once that a fixed limit will be reached, and once that it was."""
         if growth.cut and "met" not in self.said:
             self.said += ["met"]
@@ -86,7 +86,7 @@ class ContextWatch:
             return ()
         return self._raise(ROOM * longest, self.ceiling, f"the teacher's contexts take up to {longest}")
 
-    def _follow(self, growth: Growth, ceiling: int) -> tuple[tuple[str, str], ...]:
+    def _follow_growth(self, growth: Growth, ceiling: int) -> tuple[tuple[str, str], ...]:
         """Raise the limit to the expected need, at most to the ceiling."""
         upper = growth.longest
         if growth.step % EVERY == 0:

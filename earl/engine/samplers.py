@@ -16,7 +16,7 @@ from earl.engine.sampler import Probe, Sampler, Truncation
 from earl.engine.vllm.device import device
 from earl.errors import EarlError, boundary
 from earl.parallel.memory import ModelShape
-from earl.rollout.drivers import Streams
+from earl.rollout.drivers import PromptSampler
 from earl.trajectory import Completion, Prompt
 
 
@@ -80,7 +80,7 @@ class VersionsDiffer(EarlError):
     """Samplers that should have the same weights have different versions."""
 
 
-class Replica(Streams, Protocol):
+class Replica(PromptSampler, Protocol):
     def load(self, weights: Mapping[str, Tensor], version: int, probe: Probe | None = None) -> None:
         """See `Sampler.load`."""
 

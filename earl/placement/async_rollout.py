@@ -24,7 +24,7 @@ from earl.documents import parse_json
 from earl.engine.sampler import Sampler
 from earl.errors import EarlError
 from earl.placement.fragment import RolloutFragment, group_of, with_context_limit, with_growth, with_opponents
-from earl.rollout.drivers import THREADS, Playable, Streams, play_one
+from earl.rollout.drivers import THREADS, Playable, PromptSampler, play_one
 from earl.rollout.tasks import group_episodes
 from earl.runs import trajectories
 from earl.runs.storage import read_below
@@ -197,8 +197,8 @@ class ContinuousFragment(RolloutFragment):
     def __init__(self, config: Config, tokenizer: Any, sampler: Sampler) -> None:
         super().__init__(config, tokenizer, sampler)
         streams = with_opponents(self.sampler)
-        assert isinstance(streams, Streams), "episodes ask for one reply at a time"
-        self._streams: Streams = streams
+        assert isinstance(streams, PromptSampler), "episodes ask for one reply at a time"
+        self._streams: PromptSampler = streams
         self._playing: dict[Ticket, Future[Group]] = {}
         self._ended: dict[Ticket, Group] = {}
         self._fault: BaseException | None = None

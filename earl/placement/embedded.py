@@ -30,7 +30,7 @@ from earl.matches import MatchResult
 from earl.placement.fragment import RolloutFragment, episode_factory, with_opponents
 from earl.placement.peers import Peers, WorkerLost
 from earl.placement.pipeline import Players, StepPipeline, in_order, share
-from earl.rollout.drivers import Completes, Greedy
+from earl.rollout.drivers import BatchSampler, Greedy
 from earl.rollout.pack import OrderedRows, joined, pack, trajectories_of
 from earl.rollout.tasks import Draw, EpisodeFactory
 from earl.runs.trajectories import from_bytes, matches_from_bytes, matches_to_bytes, to_bytes
@@ -110,7 +110,7 @@ SMALL_PARAMETERS = 10_000_000
 @dataclass(frozen=True, slots=True)
 class EvalPolicy:
     world: EpisodeFactory
-    sampler: Completes
+    sampler: BatchSampler
     policy: Policy | None = None  # where it is in this process
     temperature: float = 1.0  # of its rollout
 

@@ -34,7 +34,7 @@ from earl.errors import EarlError
 from earl.evaluation import Match
 from earl.matches import MatchResult
 from earl.recipe import build
-from earl.rollout.drivers import Completes, Greedy, Playable, Streams, demonstrate, play
+from earl.rollout.drivers import BatchSampler, Greedy, Playable, PromptSampler, demonstrate, play
 from earl.rollout.env_process import isolation
 from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import OrderedRows, by_seat, contexts, joined, learnable, num_rows, pack
@@ -191,7 +191,7 @@ def load_opponent(name: str) -> tuple[EpisodeFactory, Sampler]:
 class WithOpponents:
     """A sampler together with those of checkpoints that are opponents: a prompt goes to the sampler of its policy."""
 
-    def __init__(self, sampler: Completes) -> None:
+    def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler
         self._met: set[str] = set()
 
@@ -206,7 +206,7 @@ class WithOpponents:
         for policy in ("", *self._met):
             self.of(policy).release(sessions)
 
-    def of(self, policy: str) -> Completes:
+    def of(self, policy: str) -> BatchSampler:
         if not policy:
             return self._sampler
         self._met.add(policy)
@@ -216,11 +216,11 @@ class WithOpponents:
 class LeagueSamplers(WithOpponents):
     """The samplers of a league's checkpoints, by the names of its players."""
 
-    def __init__(self, samplers: Mapping[str, Completes]) -> None:
+    def __init__(self, samplers: Mapping[str, BatchSampler]) -> None:
         super().__init__(next(iter(samplers.values())))
         self._samplers = samplers
 
-    def of(self, policy: str) -> Completes:
+    def of(self, policy: str) -> BatchSampler:
         self._met |= {policy} - {""}
         return self._samplers.get(policy, self._sampler)
 
@@ -230,12 +230,12 @@ class StreamsWithOpponents(WithOpponents):
 
     async def complete(self, prompt: Prompt) -> Completion:
         sampler = self.of(prompt.policy)
-        assert isinstance(sampler, Streams), "checkpoints are behind a Batcher"
+        assert isinstance(sampler, PromptSampler), "checkpoints are behind a Batcher"
         return await sampler.complete(prompt)
 
 
-def with_opponents(sampler: Completes) -> WithOpponents:
-    return StreamsWithOpponents(sampler) if isinstance(sampler, Streams) else WithOpponents(sampler)
+def with_opponents(sampler: BatchSampler) -> WithOpponents:
+    return StreamsWithOpponents(sampler) if isinstance(sampler, PromptSampler) else WithOpponents(sampler)
 
 
 def read_warm_start(config: Config, world: EpisodeFactory) -> Demonstrations:

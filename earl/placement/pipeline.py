@@ -28,7 +28,7 @@ from earl.placement.costs import with_choice
 from earl.placement.episode_store import RowTable
 from earl.placement.fragment import teacher_episodes
 from earl.rollout.opponents import EMPTY, OpponentPool
-from earl.rollout.pack import Estimates, by_seat, credited, experiences, learnable, length_penalised, unlearned
+from earl.rollout.pack import Estimates, assign_credit, by_seat, empty_records, experiences, learnable, length_penalised
 from earl.rollout.tasks import Draw, EpisodeFactory, draw, draw_tasks, opponents
 from earl.seeds import derive
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrainingRecord
@@ -213,7 +213,7 @@ class StepPipeline:
             turns, divergences = self.learner.divergences(rows, how.kl_estimator)
             costs = turns, how.kl * divergences
             self._kl_stats = {"kl_to_reference": float(divergences.mean())}
-        advantages = credited(own, groups, self._learnable, estimates, baselines, costs)
+        advantages = assign_credit(own, groups, self._learnable, estimates, baselines, costs)
         return self.learner.complete(rows, advantages, reference=bool(how.loss_kl))
 
     def baselines_after(self, baselines: Baselines, groups: PlayedGroups) -> dict[str, float]:
@@ -231,7 +231,7 @@ class StepPipeline:
         from `prepare`; None: nothing was learned."""
         whole = by_seat(self.players.whole(groups))
         if batch is None:
-            return whole, unlearned(whole)
+            return whole, empty_records(whole)
         return whole, experiences(whole, self.learned(whole), *self.learner.collected(batch))
 
     def limit(self, tokens: int) -> None:

@@ -21,7 +21,7 @@ THREADS = 32  # environments that may answer at the same time
 
 
 @runtime_checkable
-class Streams(Protocol):
+class PromptSampler(Protocol):
     """A sampler that completes single prompts asynchronously."""
 
     async def complete(self, prompt: Prompt) -> Completion:
@@ -34,12 +34,12 @@ class Streams(Protocol):
 Playable = Episode | PairedEpisodes
 
 
-async def _play_all(episodes: Sequence[Playable], sampler: Streams) -> None:
+async def _play_all(episodes: Sequence[Playable], sampler: PromptSampler) -> None:
     with ThreadPoolExecutor(THREADS, "earl-environment") as threads:
         await asyncio.gather(*(play_one(episode, sampler, threads) for episode in episodes))
 
 
-async def play_one(episode: Playable, sampler: Streams, threads: ThreadPoolExecutor) -> None:
+async def play_one(episode: Playable, sampler: PromptSampler, threads: ThreadPoolExecutor) -> None:
     """Run one episode to its end; its environment answers in one of `threads`."""
     loop = asyncio.get_running_loop()
     while episode.stop is None:
@@ -49,7 +49,7 @@ async def play_one(episode: Playable, sampler: Streams, threads: ThreadPoolExecu
     sampler.release(episode.sessions)
 
 
-class Completes(Protocol):
+class BatchSampler(Protocol):
     """A sampler that completes batches of prompts."""
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -60,24 +60,23 @@ class Completes(Protocol):
 
 
 class Greedy:
-    """A sampler that takes the most likely tokens, for opponents only where told; used in evaluation."""
+    """A sampler that takes the most likely tokens, of opponents too where `opponents` is set; used in evaluation."""
 
-    def __init__(self, sampler: Completes, opponents: bool = False) -> None:
+    def __init__(self, sampler: BatchSampler, opponents: bool = False) -> None:
         self.sampler, self._opponents = sampler, opponents
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
-        return self.sampler.generate(
-            [replace(prompt, greedy=self._opponents or not prompt.policy) for prompt in prompts]
-        )
+        greedy = [replace(prompt, greedy=self._opponents or not prompt.policy) for prompt in prompts]
+        return self.sampler.generate(greedy)
 
     def release(self, sessions: Sequence[int]) -> None:
         self.sampler.release(sessions)
 
 
-def play(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
+def play(episodes: Sequence[Playable], sampler: BatchSampler) -> list[Trajectory]:
     """Run all episodes to their end; trajectories in the same order, of a game with both seats as far as they learn.
     Concurrent if the sampler takes single prompts, else in lockstep."""
-    if isinstance(sampler, Streams):
+    if isinstance(sampler, PromptSampler):
         with ThreadPoolExecutor(1, "earl-rollout") as thread:  # the caller's may already run an event loop
             thread.submit(asyncio.run, _play_all(episodes, sampler)).result()
     else:
@@ -85,20 +84,20 @@ def play(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
     return [own.trajectory() for episode in episodes for own in episode.learners()]
 
 
-def _play_in_lockstep(episodes: Sequence[Playable], sampler: Completes) -> None:
+def _play_in_lockstep(episodes: Sequence[Playable], sampler: BatchSampler) -> None:
     waiting = [episode for episode in episodes if episode.stop is None]
     with ThreadPoolExecutor(THREADS, "earl-environment") as threads:
         while waiting:
             completions = sampler.generate([episode.prompt() for episode in waiting])
             time.sleep(max(episode.delay() for episode in waiting))
-            received = []
+            answered = []
             for episode, completion in zip(waiting, completions, strict=True):
                 if isinstance(episode, Episode) and getattr(episode.env, "external", False):
-                    received.append(threads.submit(episode.receive, completion))
+                    answered.append(threads.submit(episode.receive, completion))
                 else:
                     episode.receive(completion)
-            for one in received:
-                one.result()
+            for answer in answered:
+                answer.result()
             sampler.release([own for episode in waiting if episode.stop is not None for own in episode.sessions])
             waiting = [episode for episode in waiting if episode.stop is None]
 
@@ -108,9 +107,9 @@ def demonstrate(
 ) -> tuple[list[Trajectory], list[Labels]]:
     """Play all episodes by script. Returns the trajectories, and for each the tokens of the teacher's reply by turn.
 
-    `agents`: environment → teacher, and who disturbs it. Each turn's label is the teacher's action. With probability
-    `noise` the other's is played instead, so that the student also sees, correctly labelled, the positions after
-    mistakes. Raises EarlError when the teacher's reply is longer than the student's may be.
+    `agents`: environment → the teacher, and the agent of the noise. Each turn's label is the teacher's action. With
+    probability `noise` the other agent's is played instead, so that the student also sees, correctly labelled, the
+    positions after mistakes. Raises EarlError when the teacher's reply is longer than the student's may be.
     """
     labels: list[Labels] = []
     for episode in episodes:
@@ -118,11 +117,11 @@ def demonstrate(
         teacher, noisy = agents[episode.task.env]
         while episode.stop is None:
             with boundary() as fault:
-                clean, played = _actions(episode, teacher, noisy, noise, rng)
+                clean, played = _draw_actions(episode, teacher, noisy, noise, rng)
             if fault.message:
                 episode.fail(fault.message)
                 break
-            own[len(episode.turns)] = _label(episode, clean)
+            own[len(episode.turns)] = _label_tokens(episode, clean)
             written = episode.chat.written(played)
             tokens = written[: episode.prompt().max_tokens]  # cut as a sampler would
             episode.receive(Completion(tokens, [0.0] * len(tokens), [0] * len(tokens), len(tokens) == len(written)))
@@ -130,7 +129,7 @@ def demonstrate(
     return [episode.trajectory() for episode in episodes], labels
 
 
-def _actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: Random) -> tuple[str, str]:
+def _draw_actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: Random) -> tuple[str, str]:
     """The teacher's action and the played action. For a summary, both repeat the observation."""
     if episode.summarising:
         return episode.observation, episode.observation
@@ -138,13 +137,11 @@ def _actions(episode: Episode, teacher: Agent, noisy: Agent, noise: float, rng: 
     return clean, episode.phrased(noisy.act(episode.env, rng)) if rng.random() < noise else clean
 
 
-def _label(episode: Episode, action: str) -> list[int]:
+def _label_tokens(episode: Episode, action: str) -> list[int]:
     tokens, limit = episode.chat.written(action), episode.reply_tokens
     if episode.summarising:
         return tokens[:limit]
     if len(tokens) > limit:
-        raise EarlError(
-            f"agent.max_turn_tokens is {limit}, but the teacher's reply {action!r} takes {len(tokens)} with "
-            f"its end: the student could never finish it; set agent.max_turn_tokens to at least {len(tokens)}"
-        )
+        fault = f"agent.max_turn_tokens is {limit}, but the teacher's reply {action!r} takes {len(tokens)} with its end"
+        raise EarlError(f"{fault}; set agent.max_turn_tokens to at least {len(tokens)}")
     return tokens

@@ -96,11 +96,10 @@ class EnvProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        if not self._answers(seconds):
+        if not self._wait(seconds):
             self.end()
-            raise EarlError(
-                f"{method}() took longer than env.step_timeout_seconds = {seconds:g}; its process was ended"
-            )
+            limit = f"env.step_timeout_seconds = {seconds:g}"
+            raise EarlError(f"{method}() took longer than {limit}; its process was ended")
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
             raise EarlError(f"{method}() ended its process ({self.end()})")
@@ -109,7 +108,7 @@ class EnvProcess:
             raise EarlError(answer["fault"])
         return answer["value"]
 
-    def _answers(self, seconds: float | None) -> bool:
+    def _wait(self, seconds: float | None) -> bool:
         """Wait for a line or the end of the process; False: neither came in time."""
         assert self._process is not None and self._process.stdout is not None
         until = time.monotonic() + (seconds or float("inf"))
@@ -150,7 +149,7 @@ class IsolatedEnv(TextEnv):
 
     def __init__(self, process: EnvProcess, seconds: float | None, made: Mapping[str, Any]) -> None:
         self._process, self._seconds, self._number = process, seconds, next(self._numbers)
-        self._past: list[tuple[dict[str, Any], Any]] = []  # calls and their answers
+        self._calls: list[tuple[dict[str, Any], Any]] = []  # calls and their answers
         self._lives_in = 0
         self.instructions, self.max_turns, self.charges_truncation, random = self._call("make", **made)
         if random:
@@ -158,11 +157,11 @@ class IsolatedEnv(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
         observation, info = self._call("reset", seed=seed, options=options)
-        return observation, _info(info)
+        return observation, _with_tuples(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         observation, reward, terminated, truncated, info = self._call("step", action=action)
-        return observation, reward, terminated, truncated, _info(info)
+        return observation, reward, terminated, truncated, _with_tuples(info)
 
     def rule(self, action: str) -> str | None:
         rule: str | None = self._call("rule", action=action)
@@ -178,20 +177,18 @@ class IsolatedEnv(TextEnv):
         with self._process.lock:
             self._process.start()
             if self._lives_in != self._process.started:
-                self._again()
+                self._replay()
             value = self._process.ask(request, self._limit(method))
-        self._past.append((request, value))
+        self._calls.append((request, value))
         return value
 
-    def _again(self) -> None:
+    def _replay(self) -> None:
         """Come to where it was, in a new process."""
         self._lives_in = self._process.started
-        for request, value in self._past:
-            if _untimed(self._process.ask(request, self._limit(request["method"]))) != _untimed(value):
-                raise EarlError(
-                    "another episode ended its process, and played again from its seed it goes otherwise; "
-                    "take what chance decides from the seed that reset() is given"
-                )
+        for request, value in self._calls:
+            if _without_times(self._process.ask(request, self._limit(request["method"]))) != _without_times(value):
+                fault = "another episode ended its process, and played again from its seed it goes otherwise"
+                raise EarlError(f"{fault}; take what chance decides from the seed that reset() is given")
 
     def _limit(self, method: str) -> float | None:
         return self._seconds and self._seconds + IMPORT_SECONDS * (method == "make")
@@ -255,7 +252,7 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
-def _info(info: dict[str, Any]) -> Info:
+def _with_tuples(info: dict[str, Any]) -> Info:
     """With the tuples that JSON has no word for."""
     told = {**info}
     if "legal_actions" in info:
@@ -265,7 +262,7 @@ def _info(info: dict[str, Any]) -> Info:
     return cast(Info, told)
 
 
-def _untimed(value: Any) -> Any:
+def _without_times(value: Any) -> Any:
     """What a method returned, without the times of calls."""
     if not isinstance(value, list) or not isinstance(value[-1], dict):
         return value
@@ -311,13 +308,13 @@ def _listen(asked: Any, requests: "queue.Queue[bytes]") -> None:
 def _answer(made: dict[int, TextEnv], request: dict[str, Any]) -> bytes:
     answer = b""
     with boundary() as fault:
-        answer = json.dumps({"value": _value(made, **request)}).encode()
+        answer = json.dumps({"value": _call_method(made, **request)}).encode()
     return json.dumps({"fault": fault.message}).encode() if fault.message else answer
 
 
-def _value(made: dict[int, TextEnv], number: int, method: str, arguments: dict[str, Any]) -> Any:
+def _call_method(made: dict[int, TextEnv], number: int, method: str, arguments: dict[str, Any]) -> Any:
     if method == "make":
-        env = made[number] = _made(**arguments)
+        env = made[number] = _make_registered(**arguments)
         return [env.instructions, env.max_turns, env.charges_truncation, hasattr(env, "random_action")]
     if method == "close":
         return made.pop(number).close()
@@ -331,7 +328,7 @@ def _value(made: dict[int, TextEnv], number: int, method: str, arguments: dict[s
     return [*told, {key: value for key, value in info.items() if key in Info.__annotations__} | calls]
 
 
-def _made(name: str, target: str | None, options: dict[str, Any], **seat: Any) -> TextEnv:
+def _make_registered(name: str, target: str | None, options: dict[str, Any], **seat: Any) -> TextEnv:
     if target is not None:
         registry.register(name, target, again=True)
     registry.allow(name, *filter(None, [seat.get("opponent")]))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from earl.agents.chat import Chat, Piece
 from earl.agents.parser import Unreadable, parse, parser, unclosed
 from earl.agents.scripted.base import Agent
+from earl.agents.template import Message
 from earl.config import AgentConfig
 from earl.envs.base import OTHER_MOVES, Info, TextEnv, checked_reset, checked_step, checked_text, checked_turns
 from earl.envs.games.base import State
@@ -29,16 +30,10 @@ SUMMARY_REQUEST = "Summarise what matters so far."
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    role: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class PastTurn:
     """The message before a reply, and the reply's offsets into the episode's tokens."""
 
-    told: Told
+    message: Message
     start: int
     end: int
     closed: bool  # whether the reply ended with the end-of-turn token
@@ -64,16 +59,6 @@ class HistoryPolicy:
         if kind == "summary":
             return cls(None, int(size))
         return cls({"full": None, "board_only": 0}.get(kind, int(size or 0)), None)
-
-    def wants_summary(self, rounds: int) -> bool:
-        return self.summary is not None and rounds >= self.summary
-
-    def goes_on(self, rounds: int) -> bool:
-        """Whether the context continues unchanged after so many rounds."""
-        return self.kept is None or rounds <= self.kept
-
-    def kept_of(self, rounds: list[PastTurn]) -> list[PastTurn]:
-        return rounds if self.kept is None else rounds[max(len(rounds) - self.kept, 0) :]
 
 
 @dataclass(slots=True)
@@ -102,6 +87,9 @@ class TokenLog:
         self.logprobs.extend(completion.logprobs)
         self.versions.extend(completion.versions)
 
+    def piece(self, start: int, end: int) -> Piece:
+        return Piece(tuple(self.tokens[start:end]), bytes(self.authors[start:end]))
+
     def columns(self) -> tuple[NDArray[np.int32], NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
         """As a `Trajectory` has them: tokens, authors, log-probs and versions."""
         authors = np.frombuffer(bytes(self.authors), np.uint8)
@@ -127,9 +115,9 @@ class Episode:
     waits. A first prompt that leaves no room for a reply is a fault, as one of the environment's reset is."""
 
     policy = ""
-    """Who replies, see `earl.trajectory.Prompt`."""
+    """The policy that replies, see `earl.trajectory.Prompt`."""
     teacher: Agent | None = None
-    """Whose replies are noted as labels, beside those of the policy."""
+    """Labels each turn of the policy with what it would reply."""
 
     def __init__(
         self,
@@ -156,7 +144,7 @@ class Episode:
         self._context_start = self._prompt_start = 0
         self._history = HistoryPolicy.of(rules.history)
         self._rounds: list[PastTurn] = []  # of the open context, as far as the history policy keeps them
-        self._after_summary: Told | None = None
+        self._after_summary: Message | None = None  # what the environment said before a summary was asked for
         self.positions: list[State] = []  # of a board before each action
         self._acted: tuple[int, str, float] | None = None  # start of the reply, action, seconds: not answered yet
         self._begin()
@@ -173,8 +161,9 @@ class Episode:
             if self.rules.instructions:
                 self._instructions = checked_text("instructions", self.env.instructions, self._longest)
         if fault.message:
-            return self.fail(fault.message)
-        self._task, self._told = self.observation, Told("user", self.observation)
+            self.fail(fault.message)
+            return
+        self._task, self._message = self.observation, {"role": "user", "content": self.observation}
         self.token_log.give(self.chat.opening(self._instructions, self.observation))
         if len(self.token_log) >= self.rules.context_limit:
             self.fail(
@@ -182,7 +171,6 @@ class Episode:
                 f"{self.task.env} alone takes {len(self.token_log)} and a reply needs room; "
                 f"set context.limit to at least {len(self.token_log) + self.rules.max_turn_tokens}"
             )
-        return None
 
     @property
     def reply_tokens(self) -> int:
@@ -209,15 +197,14 @@ class Episode:
         start = len(self.token_log)
         if self._after_summary is not None:
             return self._take_summary(start, completion)
-        if self.teacher is not None and not self._ask(self.teacher):
+        if self.teacher is not None and not self._label_turn(self.teacher):
             return None
         text = self.chat.decode(tuple(completion.tokens))
         opened = self.rules.thinking and self.chat.opens_thinking
         reply = parse(text, thinking=self.rules.thinking, opened=opened)
         cut_thinking = self.rules.thinking and not completion.finished and unclosed(text, opened)
-        self.token_log.write(
-            completion, self._policy_authors(completion.tokens, text if cut_thinking else reply.thinking)
-        )
+        thinking = text if cut_thinking else reply.thinking
+        self.token_log.write(completion, self._policy_authors(completion.tokens, thinking))
         if not completion.finished:
             return self._cut(start)
         action, refused = "", None
@@ -233,7 +220,7 @@ class Episode:
             return self._refuse(start, StopReason.ILLEGAL_ACTION, refused)
         return self._act(start, action)
 
-    def _ask(self, teacher: Agent) -> bool:
+    def _label_turn(self, teacher: Agent) -> bool:
         """Note what the teacher would reply; False: it failed, and the episode with it."""
         rng = Random(derive(self.seed, "teacher", len(self.token_log)))
         with boundary() as fault:
@@ -311,10 +298,10 @@ class Episode:
         if truncated:
             if self.env.charges_truncation:
                 return self._forfeit(StopReason.TURN_LIMIT)
-            return self._leave(info, observation)
+            return self._truncate(info, observation)
         return self._continue(info, observation, closed=True)
 
-    def _leave(self, info: Info, observation: str) -> None:
+    def _truncate(self, info: Info, observation: str) -> None:
         """End where the environment stops an episode that could go on. From the last observation, if the context has
         room for it, a value head estimates the rest."""
         closed = self.token_log.tokens[-1] == self.chat.end
@@ -343,21 +330,21 @@ class Episode:
     def _continue(self, info: Info, observation: str, closed: bool) -> None:
         if sum(not turn.summary for turn in self.turns) >= self._max_turns:
             return self._forfeit(StopReason.TURN_LIMIT)
-        last, told = self.turns[-1], Told(info.get("role", "user"), observation)
+        last, role, kept = self.turns[-1], info.get("role", "user"), self._history.kept
         closed = closed and self.token_log.tokens[-1] == self.chat.end
-        self._rounds.append(PastTurn(self._told, last.action_start, last.end, closed))
+        self._rounds.append(PastTurn(self._message, last.action_start, last.end, closed))
         self._prompt_start = len(self.token_log)
-        if self._history.wants_summary(len(self._rounds)):
-            self._after_summary = told
+        self._message = message = {"role": role, "content": observation}
+        if self._history.summary is not None and len(self._rounds) >= self._history.summary:
+            self._after_summary = message
             self.token_log.give(self.chat.reply("user", SUMMARY_REQUEST, closed))
-        elif self._history.goes_on(len(self._rounds)) and not self._forgets_thought(told.role):
-            self.token_log.give(self.chat.reply(told.role, told.text, closed))
+        elif (kept is None or len(self._rounds) <= kept) and not self._forgets_thought(role):
+            self.token_log.give(self.chat.reply(role, observation, closed))
         else:
-            self._rounds = self._history.kept_of(self._rounds)
+            self._rounds = self._rounds if kept is None else self._rounds[max(len(self._rounds) - kept, 0) :]
             # The refused reply is dropped from the context: repeat the observation that it answered.
             refused = last.action is None and not self._rounds
-            self._restart(Told(told.role, f"{self.observation}\n{told.text}") if refused else told)
-        self._told = told
+            self._restart({**message, "content": f"{self.observation}\n{observation}"} if refused else message)
         if last.action is not None:
             self.observation = observation
         return self._check_room()
@@ -367,28 +354,22 @@ class Episode:
         thought = self.token_log.authors.find(Author.THINKING, self._context_start) >= 0
         return thought and self.chat.forgets(role)
 
-    def _restart(self, told: Told) -> None:
+    def _restart(self, message: Message) -> None:
         """Begin a new context: the kept rounds, their replies as sampled, and the new message."""
-        self._context_start, forgetful = len(self.token_log), self.rules.thinking and self.chat.forgets(told.role)
-        first, *others = [*(kept.told for kept in self._rounds), told]
-        head = first.text if first.role == "user" else f"{self._task}\n{first.text}"
-        replies = [(self._again(kept), kept.closed) for kept in self._rounds]
-        if forgetful:
-            said = [{"role": one.role, "content": one.text} for one in (Told("user", head), *others)]
-            *pieces, last = self.chat.without_thoughts(self._instructions, said, replies)
+        self._context_start = len(self.token_log)
+        first, *others = [*(past.message for past in self._rounds), message]
+        head = first["content"] if first["role"] == "user" else f"{self._task}\n{first['content']}"
+        replies = [(self.token_log.piece(past.start, past.end), past.closed) for past in self._rounds]
+        if self.rules.thinking and self.chat.forgets(message["role"]):
+            messages = [{"role": "user", "content": head}, *others]
+            pieces = self.chat.without_thoughts(self._instructions, messages, replies)
         else:
             pieces = [self.chat.opening(self._instructions, head)]
             for (reply, closed), one in zip(replies, others, strict=True):
-                pieces += [reply, self.chat.reply(one.role, one.text, closed)]
-            *pieces, last = pieces
+                pieces += [reply, self.chat.reply(one["role"], one["content"], closed)]
         for piece in pieces:
+            self._prompt_start = len(self.token_log)  # in the end, where the last piece begins
             self.token_log.give(piece)
-        self._prompt_start = len(self.token_log)
-        self.token_log.give(last)
-
-    def _again(self, kept: PastTurn) -> Piece:
-        again = slice(kept.start, kept.end)
-        return Piece(tuple(self.token_log.tokens[again]), bytes(self.token_log.authors[again]))
 
     def _take_summary(self, start: int, completion: Completion) -> None:
         """Replace the earlier context by the summary, even if the summary was cut off."""
@@ -397,10 +378,10 @@ class Episode:
         if not completion.finished and self._room() <= 0:
             return self._forfeit(StopReason.CONTEXT_LIMIT)
         assert self._after_summary is not None
-        told, self._after_summary, self._rounds = self._after_summary, None, []
-        self._prompt_start = len(self.token_log)
-        self._told = Told(told.role, f"{self.chat.decode(tuple(completion.tokens))}\n{told.text}")
-        self._restart(self._told)
+        message, self._after_summary, self._rounds = self._after_summary, None, []
+        summary = self.chat.decode(tuple(completion.tokens))
+        self._message = {**message, "content": f"{summary}\n{message['content']}"}
+        self._restart(self._message)
         return self._check_room()
 
     def _check_room(self) -> None:

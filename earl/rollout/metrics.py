@@ -17,9 +17,9 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     replies = sum(len(trajectory.turns) for trajectory in trajectories)
     stops = {f"stop/{stop}": _share(t.stop is stop for t in trajectories) for stop in StopReason}
-    by_env: dict[str, list[float]] = {}
+    by_env: dict[str, list[float]] = defaultdict(list)
     for trajectory in trajectories:
-        by_env.setdefault(trajectory.task.env, []).append(trajectory.reward)
+        by_env[trajectory.task.env].append(trajectory.reward)
     rewards = {f"reward/{env}": float(np.mean(own)) for env, own in by_env.items()} if len(by_env) > 1 else {}
     return {
         "episodes": float(len(trajectories)),
@@ -61,15 +61,17 @@ def match_results(
     trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False
 ) -> list[MatchResult]:
     """Results by opponent and seat. `weights` are probabilities of enumerated episodes; None: all equal."""
-    cells: dict[tuple[str, str, int], list[tuple[Trajectory, float]]] = {}
+    cells: dict[tuple[str, str, int], list[tuple[Trajectory, float]]] = defaultdict(list)
     played = list(trajectories)
     for trajectory, weight in zip(played, weights or [1.0] * len(played), strict=True):
         task = trajectory.task
-        cells.setdefault((task.env, task.opponent, task.seat), []).append((trajectory, weight))
-    return [_match(*cell, members, exact) for cell, members in sorted(cells.items(), key=lambda item: item[0])]
+        cells[task.env, task.opponent, task.seat].append((trajectory, weight))
+    return [_match_result(*cell, cells[cell], exact) for cell in sorted(cells)]
 
 
-def _match(env: str, opponent: str, seat: int, members: list[tuple[Trajectory, float]], exact: bool) -> MatchResult:
+def _match_result(
+    env: str, opponent: str, seat: int, members: list[tuple[Trajectory, float]], exact: bool
+) -> MatchResult:
     """Wins, draws and losses add up to 1; a forfeit or truncation is a loss, and is counted separately as well."""
     total = sum(weight for _, weight in members)
     shares = dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), 0.0)

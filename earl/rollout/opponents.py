@@ -1,6 +1,6 @@
-"""Whom a step meets: opponents by their shares and by what is learned of them, a pool of the run's own checkpoints, an
-exploiter that plays what the last evaluation lost to, and where games against the policy itself begin: positions that
-it lost from, those first that it neither always loses from nor never."""
+"""The opponents of a step: drawn by their shares and by the results against them, a pool of the run's own checkpoints,
+and an exploiter that repeats the games which the last evaluation lost. Games against the policy itself may begin at
+positions that it lost from, most often where it wins some and loses some."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,21 +15,21 @@ from earl.trajectory import Outcome, PlayedGroups, Task
 
 DECAY = 0.9
 LEAST = 0.01
-"""Weight of what teaches nothing: it is still met, and so a relapse is seen."""
+"""Least weight of an opponent that teaches nothing: it is still played, so that a relapse shows."""
 POINTS = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
 
 Preferences = Mapping[str, float]
 """By environment and opponent (or level), the running mean of what its share is multiplied by."""
 
 
-def informative(chance: float) -> float:
-    """The variance of what happens with that chance: the larger, the more can be learned of its results."""
+def outcome_variance(chance: float) -> float:
+    """Variance of an outcome of that probability: the larger, the more the results teach."""
     return chance * (1 - chance)
 
 
 MEASURES: Mapping[str, tuple[Callable[[Sequence[float]], float], float]] = {
     "hard": (lambda points: 1 - fmean(points), 0.5),
-    "informative": (pvariance, informative(0.5)),
+    "informative": (pvariance, outcome_variance(0.5)),
 }
 """By `env.prefer`, a measure of the results of a group, and its value before any is known. `hard` is prioritised
 fictitious self-play (AlphaStar, Vinyals et al. 2019)."""
@@ -43,7 +43,7 @@ class OpponentPool:
     checkpoints: Sequence[str]  # the names that PAST stands for
     starts: "Mapping[str, Start]" = field(default_factory=dict)
     labelled: bool = False  # whether the teacher is asked beside the policy
-    lost: "Sequence[Lost]" = ()
+    lost: "Sequence[LostGame]" = ()
 
     def shares(self, env: OneEnvConfig, course: float = 0.0) -> dict[str, float]:
         """Opponent (or level) → share, once that share of the run is done. The policy itself keeps the share that it is
@@ -95,7 +95,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class VisitedPosition:
     """A position in which the policy was to move, in a game against itself."""
 
     env: str
@@ -104,7 +104,7 @@ class Passed:
     lost: bool  # by this seat, in the end
 
 
-def starts_after(starts: Mapping[str, Start], passed: Iterable[Passed]) -> dict[str, Start]:
+def starts_after(starts: Mapping[str, Start], passed: Iterable[VisitedPosition]) -> dict[str, Start]:
     """By environment and what is seen, with the positions of lost games, and with the results of all that are known."""
     moved = dict(starts)
     for one in passed:
@@ -115,15 +115,15 @@ def starts_after(starts: Mapping[str, Start], passed: Iterable[Passed]) -> dict[
     return dict(islice(moved.items(), max(0, len(moved) - MOST_STARTS), None))
 
 
-def openings(starts: Mapping[str, Start], env: str, count: int, rng: Random) -> list[str]:
+def draw_starts(starts: Mapping[str, Start], env: str, count: int, rng: Random) -> list[str]:
     """`count` draws of SELF after the moves to a position, by held·(1 - held); none where none is known."""
     own = [start for key, start in starts.items() if key.startswith(f"{env} ")]
-    weights = [max(LEAST, informative(start.held)) for start in own]
+    weights = [max(LEAST, outcome_variance(start.held)) for start in own]
     return [AFTER + one.moves for one in rng.choices(own, cum_weights=[*accumulate(weights)], k=count)] if own else []
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostGame:
     """A game that the policy lost in evaluation."""
 
     env: str
@@ -132,11 +132,11 @@ class Lost:
     """Of both sides, with spaces between them."""
 
 
-def lost_in(results: Iterable[MatchResult]) -> tuple[Lost, ...]:
-    return (*dict.fromkeys(Lost(result.env, result.seat, moves) for result in results for moves in result.lost),)
+def lost_games(results: Iterable[MatchResult]) -> tuple[LostGame, ...]:
+    return (*dict.fromkeys(LostGame(result.env, result.seat, moves) for result in results for moves in result.lost),)
 
 
-def exploited(task: Task, lost: Sequence[Lost], rng: Random) -> Task:
+def exploiter_task(task: Task, lost: Sequence[LostGame], rng: Random) -> Task:
     """A game against the exploiter along one of the lost lines, from the seat that lost it; as it is where none is
     known."""
     own = [line for line in lost if line.env == task.env]
@@ -146,7 +146,7 @@ def exploited(task: Task, lost: Sequence[Lost], rng: Random) -> Task:
     return replace(task, seat=line.seat, opponent=f"{EXPLOITER}:{line.moves}")
 
 
-def admitted(pool: Sequence[int], step: int, size: int) -> tuple[int, ...]:
+def add_to_pool(pool: Sequence[int], step: int, size: int) -> tuple[int, ...]:
     """The pool's steps with another one. Above `size`, the one that is closest to the one before it leaves, so that
     the oldest and the newest stay, and those between lie apart."""
     steps = [*pool, step]

@@ -22,7 +22,6 @@ from earl.trajectory import (
     PlayedGroups,
     TrainingRecord,
     Trajectory,
-    TrajectorySummary,
     Turn,
 )
 
@@ -37,10 +36,10 @@ def pack(trajectories: Sequence[Trajectory], labels: Sequence[Labels] | None = N
         trajectories: N episodes; their turns are numbered consecutively, 0 to K - 1.
         labels: per trajectory, the teacher's tokens per turn. Without labels the policy's own tokens are in the loss;
             with labels, only those. Labels that a trajectory has itself stand in `targets` beside its tokens. Where a
-            label departs from the played tokens, its first different token is the
-            last in the loss of that turn, since later tokens were conditioned on the played one.
+            label departs from the played tokens, its first different token is the last in the loss of that turn, since
+            later tokens were conditioned on the played one.
     """
-    parts, first_turn = [_NOTHING], 0
+    parts, first_turn = [_NO_ROWS], 0
     for index, trajectory in enumerate(trajectories):
         own = None if labels is None else labels[index]
         parts += [_row(trajectory, turns, first_turn, own) for turns in contexts(trajectory)]
@@ -119,7 +118,7 @@ def trajectories_of(groups: Iterable[GroupOf[P]]) -> list[P]:
 
 
 _COLUMNS: Any = [np.zeros(0, kind) for kind in (np.int32, np.bool_, np.int32, np.float32, np.int32, np.bool_)]
-_NOTHING = Rows(np.zeros(1, np.int64), *_COLUMNS)
+_NO_ROWS = Rows(np.zeros(1, np.int64), *_COLUMNS)
 
 
 def contexts(trajectory: Trajectory) -> list[list[tuple[int, Turn]]]:
@@ -137,14 +136,13 @@ def _row(trajectory: Trajectory, turns: list[tuple[int, Turn]], first_turn: int,
     numbers = np.full(len(tokens), -1, np.int32)
     value_mask = np.zeros(len(tokens), np.bool_)
     for number, turn in turns:
-        numbers[turn.action_start - 1 - start : turn.end - start] = first_turn + number
-        value_mask[turn.action_start - 1 - start] = True
+        span = slice(turn.action_start - start, turn.end - start)
+        numbers[span.start - 1 : span.stop] = first_turn + number
+        value_mask[span.start - 1] = True
         if labels is not None:
-            span = slice(turn.action_start - start, turn.end - start)
-            mask[span] = _label(targets[span], labels.get(number, ()))
+            mask[span] = _write_label(targets[span], labels.get(number, ()))
         elif number in trajectory.labels:
-            span = slice(turn.action_start - start, turn.end - start)
-            taught = _label(targets[span], trajectory.labels[number])
+            taught = _write_label(targets[span], trajectory.labels[number])
             targets[span][taught] = -1 - targets[span][taught]
     if end > turns[-1][1].end:
         numbers[-1], value_mask[-1] = first_turn + len(trajectory.turns), True
@@ -158,7 +156,7 @@ def _span(trajectory: Trajectory, turns: list[tuple[int, Turn]]) -> tuple[int, i
     return turns[0][1].context_start, trajectory.num_tokens if whole else last.end
 
 
-def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
+def _write_label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]:
     """Write the label over the played tokens up to the first that differs; returns the mask of what was written."""
     mask = np.zeros(len(played), np.bool_)
     for position, token in enumerate(label[: len(played)]):
@@ -167,9 +165,6 @@ def _label(played: NDArray[np.int32], label: Sequence[int]) -> NDArray[np.bool_]
         if departs:
             break
     return mask
-
-
-E = TypeVar("E", Trajectory, TrajectorySummary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +177,20 @@ class Learnable:
 
     def compared(self, groups: Sequence[G]) -> list[G]:
         """The groups without faults, and without flat ones unless they are learned from."""
-        sound = (_only(group, lambda one: one.stop not in FAULTS) for group in groups)
+        sound = (_filtered(group, lambda one: one.stop not in FAULTS) for group in groups)
         return [group for group in sound if group.trajectories and (self.flat or not self._is_flat(group))]
 
     def learned(self, groups: Sequence[G]) -> list[G]:
         """Of the groups that are compared, what is learned from."""
-        kept = (_only(group, self.learns) for group in self.compared(groups))
+        kept = (_filtered(group, self.learns) for group in self.compared(groups))
         return [group for group in kept if group.trajectories]
 
     def learns(self, compared: Played) -> bool:
         return self.truncated or not compared.truncated
 
     def _is_flat(self, group: GroupOf[Any]) -> bool:
-        (charged,) = length_penalised([group], self.length_penalty)
-        return len({trajectory.reward for trajectory in charged.trajectories}) == 1
+        (penalised,) = length_penalised([group], self.length_penalty)
+        return len({trajectory.reward for trajectory in penalised.trajectories}) == 1
 
 
 def learnable(config: Config) -> Learnable:
@@ -203,7 +198,7 @@ def learnable(config: Config) -> Learnable:
     return Learnable(context.learn_truncated, not own.drop_flat_groups, context.length_penalty)
 
 
-def _only(group: G, wanted: Callable[[Any], bool]) -> G:
+def _filtered(group: G, wanted: Callable[[Any], bool]) -> G:
     return replace(group, trajectories=tuple(filter(wanted, group.trajectories)))
 
 
@@ -211,7 +206,7 @@ Estimates = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Turns of what is learned from, and what was estimated of each; by token a turn comes again for each of them."""
 
 
-def credited(
+def assign_credit(
     algorithm: Algorithm,
     groups: PlayedGroups,
     rule: Learnable,
@@ -233,7 +228,8 @@ def credited(
         values = turn_baselines(baselines, compared)
     rewarded = length_penalised(compared, rule.length_penalty)
     if costs is not None:
-        rewarded = charged(rewarded, np.bincount(costs[0], costs[1], len(counts)).astype(np.float64))
+        left = iter(np.bincount(costs[0], costs[1], len(counts)).tolist())
+        rewarded = _charged(rewarded, lambda one: [*islice(left, one.num_values)])
     found = algorithm.advantages(rewarded, values)
     learns = np.repeat(np.array([rule.learns(one) for one in each], np.bool_), [one.num_values for one in each])
     kept = np.repeat(learns, counts)
@@ -245,28 +241,17 @@ def length_penalised(groups: Sequence[G], penalty: float) -> Sequence[G]:
     """The groups with `penalty` subtracted from each turn's reward per sampled token."""
     if not penalty:
         return groups
-    return [
-        replace(group, trajectories=tuple(_penalised(trajectory, penalty) for trajectory in group.trajectories))
-        for group in groups
-    ]
+    return _charged(groups, lambda one: [penalty * (turn.end - turn.action_start) for turn in one.turns])
 
 
-def _penalised(trajectory: E, penalty: float) -> E:
-    return _charged(trajectory, [penalty * (turn.end - turn.action_start) for turn in trajectory.turns])
+def _charged(groups: Sequence[G], costs: Callable[[Any], Iterable[float]]) -> Sequence[G]:
+    """The groups with the costs of an episode's turns subtracted from their rewards."""
 
+    def charged(episode: Any) -> Any:
+        pairs = zip(episode.turns, costs(episode), strict=False)  # no turn begins after the last
+        return replace(episode, turns=tuple(replace(turn, reward=turn.reward - cost) for turn, cost in pairs))
 
-def charged(groups: Sequence[G], costs: NDArray[np.float64]) -> Sequence[G]:
-    """The groups with a cost of each turn [K] (see `Ended.num_values`) subtracted from its reward."""
-    left = iter(costs.tolist())
-    return [
-        replace(group, trajectories=tuple(_charged(one, [*islice(left, one.num_values)]) for one in group.trajectories))
-        for group in groups
-    ]
-
-
-def _charged(trajectory: E, costs: Sequence[float]) -> E:
-    pairs = zip(trajectory.turns, costs, strict=False)  # no turn begins after the last
-    return replace(trajectory, turns=tuple(replace(turn, reward=turn.reward - cost) for turn, cost in pairs))
+    return [replace(group, trajectories=tuple(map(charged, group.trajectories))) for group in groups]
 
 
 def experiences(
@@ -275,19 +260,19 @@ def experiences(
     """The training record of every trajectory of `groups`, read from the batch that was packed from `kept`.
     `logprobs` are the learner's after the update, [T] at batch.mask."""
     rows = iter(range(batch.num_rows))
-    made = {id(own): _unpacked(own, rows, batch, logprobs) for own in trajectories_of(kept)}
-    return [made.get(id(trajectory)) or _nothing(trajectory) for trajectory in trajectories_of(groups)]
+    made = {id(own): _training_record(own, rows, batch, logprobs) for own in trajectories_of(kept)}
+    return [made.get(id(trajectory)) or _empty_record(trajectory) for trajectory in trajectories_of(groups)]
 
 
-def unlearned(groups: Iterable[Group]) -> list[TrainingRecord]:
+def empty_records(groups: Iterable[Group]) -> list[TrainingRecord]:
     """Training records of trajectories that were not trained on."""
-    return [_nothing(trajectory) for trajectory in trajectories_of(groups)]
+    return [_empty_record(trajectory) for trajectory in trajectories_of(groups)]
 
 
-def _unpacked(
+def _training_record(
     trajectory: Trajectory, rows: Iterator[int], batch: Batch, logprobs: NDArray[np.float32]
 ) -> TrainingRecord:
-    result = _nothing(trajectory)
+    result = _empty_record(trajectory)
     for turns in contexts(trajectory):
         (start, end), offset = _span(trajectory, turns), int(batch.offsets[next(rows)])
         row = slice(offset, offset + end - start)
@@ -298,6 +283,6 @@ def _unpacked(
     return result
 
 
-def _nothing(trajectory: Trajectory) -> TrainingRecord:
+def _empty_record(trajectory: Trajectory) -> TrainingRecord:
     tokens, turns = len(trajectory.tokens), len(trajectory.turns)
     return TrainingRecord(np.zeros(tokens, np.bool_), np.zeros(turns, np.float32), np.zeros(tokens, np.float32))

@@ -16,8 +16,8 @@ from earl.trajectory import Completion, Prompt, StopReason
 
 @dataclass(slots=True)
 class LateSeat:
-    """The seat whose first `left` moves are random: its episode begins after them, and so holds no move of another.
-    opening: moves of both seats before that."""
+    """The seat whose first `left` moves are random. Its episode begins after them, and so holds the policy's own moves
+    alone. opening: moves of both seats before that."""
 
     seat: int
     left: int
@@ -80,7 +80,7 @@ class PairedEpisodes:
         return [self._seats[seat] for seat in sorted(self._seats) if not self._seats[seat].policy]
 
     def _next_turn(self) -> None:
-        """Answer who is to move now, or at the end of the game both."""
+        """Answer the seat that is to move now, or at the end of the game both seats."""
         self._late(self.board)
         seat = self.board.player
         if self.board.over:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from earl.algorithms.base import Advantages
 from earl.batch import Rows, offsets_of
-from earl.rollout.drivers import Completes
+from earl.rollout.drivers import BatchSampler
 from earl.seeds import derive
 from earl.trajectory import Played, Prompt
 
@@ -66,7 +66,7 @@ def rows_of(shape: SyntheticEpisodes, numbers: Sequence[int], seed: int) -> Rows
     )
 
 
-def sample(shape: SyntheticEpisodes, sampler: Completes, numbers: Sequence[int], group_size: int, seed: int) -> None:
+def sample(shape: SyntheticEpisodes, sampler: BatchSampler, numbers: Sequence[int], group_size: int, seed: int) -> None:
     """Sample the replies of one episode per number, turn by turn; members of a group have the same given tokens.
     A reply that ends early is continued to its full length."""
     held = {number: list[int]() for number in numbers}

@@ -18,7 +18,7 @@ from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError, boundary
 from earl.rollout.env_process import Isolation, make
 from earl.rollout.episode import Episode, Rules
-from earl.rollout.opponents import EMPTY, OpponentPool, Passed, exploited, openings
+from earl.rollout.opponents import EMPTY, OpponentPool, VisitedPosition, draw_starts, exploiter_task
 from earl.rollout.self_play import LateSeat, PairedEpisodes
 from earl.seeds import derive
 from earl.trajectory import FAULTS, Outcome, Played, PlayedGroups, Task
@@ -64,7 +64,7 @@ class EpisodeFactory:
         with boundary() as fault:
             env = world.make(task, opponent)
         if fault.message:
-            env = Unmade(fault.message)
+            env = FailedEnv(fault.message)
         return Episode(env, world.chat, world.rules, task, seed, session, world.delay_seconds)
 
     def game(self, task: Task, seed: int, session: int) -> Episode | PairedEpisodes:
@@ -84,22 +84,22 @@ class EpisodeFactory:
         opening = task.opponent.removeprefix(AFTER) if task.opponent.startswith(AFTER) else ""
         return board, LateSeat(1 - task.seat, late, Random(f"opponent {seed}"), opening)
 
-    def passed(self, task: Task, seed: int, ended: Mapping[int, Played]) -> Iterator[Passed]:
+    def passed(self, task: Task, seed: int, ended: Mapping[int, Played]) -> Iterator[VisitedPosition]:
         """The positions of a game against SELF in which the policy was to move, by playing it again. ended: episodes by
         their seeds, those of its seats among them."""
         own = [ended.get(derive(seed, "seat", seat)) for seat in (0, 1)]
-        left = [iter([turn.action for turn in one.turns if turn.action is not None] if one else []) for one in own]
+        left = [[turn.action for turn in one.turns if turn.action is not None] if one else [] for one in own]
         board, late = self._board(task, seed)
         board.begin(task.seed)
-        action: str | None = ""
-        while action is not None:
+        while True:
             late.move(board)
             if board.over or (mover := own[board.player]) is None or mover.stop in FAULTS:
                 return
             lost = mover.outcome is Outcome.LOSS and not mover.bootstrapped
-            yield Passed(task.env, board.seen_by(board.player)[0], " ".join(board.moves), lost)
-            if (action := next(left[board.player], None)) is not None:
-                board.move(action)
+            yield VisitedPosition(task.env, board.seen_by(board.player)[0], " ".join(board.moves), lost)
+            if not (actions := left[board.player]):
+                return
+            board.move(actions.pop(0))
 
     def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""
@@ -120,7 +120,7 @@ class EpisodeFactory:
         return make(self.env, {**self.options, **level, **sandbox}, self.isolation, **seat)
 
 
-class Unmade:
+class FailedEnv:
     """Stands for an environment whose construction failed: its episode ends by that fault."""
 
     def __init__(self, fault: str) -> None:
@@ -153,27 +153,23 @@ def draw(config: Config, step: int, pool: OpponentPool = EMPTY) -> Draw:
     seed = derive(config.run.seed, "rollout", step)
     others = [derive(seed, "round", number) for number in range(config.rollout.resample)]
     course = config.course(step)
-    drawn = (_shuffled(_round(config, pool, course, own), own) for own in others)
-    return Draw(step, _round(config, pool, course, seed), seed, pool.labelled, [*chain.from_iterable(drawn)])
+    # A round's tasks are drawn opponent by opponent; in a slot, another opponent should follow.
+    drawn = (Random(own).sample(_draw_round(config, pool, course, own), config.rollout.prompts) for own in others)
+    return Draw(step, _draw_round(config, pool, course, seed), seed, pool.labelled, [*chain.from_iterable(drawn)])
 
 
-def _round(config: Config, pool: OpponentPool, course: float, seed: int) -> Sequence[Task]:
+def _draw_round(config: Config, pool: OpponentPool, course: float, seed: int) -> Sequence[Task]:
     tasks = draw_tasks(opponents(config, pool, course), config.rollout.prompts, seed)
     for name, env in config.env.each.items():
-        tasks = _restarted(tasks, name, env.restarts, pool, Random(f"starts of {name} {seed}"))
-    return [exploited(task, pool.lost, Random(f"exploiter {task.seed}")) for task in tasks]
+        tasks = _with_restarts(tasks, name, env.restarts, pool, Random(f"starts of {name} {seed}"))
+    return [exploiter_task(task, pool.lost, Random(f"exploiter {task.seed}")) for task in tasks]
 
 
-def _shuffled(tasks: Sequence[Task], seed: int) -> list[Task]:
-    """They are drawn opponent by opponent, and another one should follow."""
-    return Random(seed).sample(tasks, len(tasks))
-
-
-def _restarted(tasks: Sequence[Task], env: str, share: float, pool: OpponentPool, rng: Random) -> list[Task]:
+def _with_restarts(tasks: Sequence[Task], env: str, share: float, pool: OpponentPool, rng: Random) -> list[Task]:
     """The tasks, with that share of an environment's games against SELF begun at positions of the pool."""
     chosen = [number for number, task in enumerate(tasks) if (task.env, task.opponent) == (env, SELF)]
     chosen = rng.sample(chosen, round(share * len(chosen)))
-    found = dict(zip(chosen, openings(pool.starts, env, len(chosen), rng), strict=False))
+    found = dict(zip(chosen, draw_starts(pool.starts, env, len(chosen), rng), strict=False))
     return [replace(task, opponent=found.get(number, task.opponent)) for number, task in enumerate(tasks)]
 
 
@@ -231,7 +227,7 @@ def episode_seed(seed: int, number: int, member: int) -> int:
     return derive(seed, "episode", number, member)
 
 
-def passed(world: EpisodeFactory, drawn: Draw, size: int, groups: PlayedGroups) -> Iterator[Passed]:
+def passed(world: EpisodeFactory, drawn: Draw, size: int, groups: PlayedGroups) -> Iterator[VisitedPosition]:
     """The positions of a step's games against SELF in which the policy was to move. size: of a group."""
     ended = {played.seed: played for group in groups for played in group.trajectories}
     for number, task in enumerate((*drawn.tasks, *drawn.others)):

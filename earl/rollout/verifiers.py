@@ -95,12 +95,11 @@ def environment(
 
         def load(self) -> Iterator[EpisodeTask]:
             for number in count():
-                own, seed = made(number % seats), derive(0, "verifiers", number)
-                seen, _ = checked_reset(own.reset(seed=seed), LONGEST)
-                told = own.instructions or None
-                data = EpisodeData(
-                    name=f"{env}#{number}", prompt=seen, system_prompt=told, seed=seed, seat=number % seats
-                )
+                seat, seed = number % seats, derive(0, "verifiers", number)
+                own = made(seat)
+                prompt, _ = checked_reset(own.reset(seed=seed), LONGEST)
+                rules = own.instructions or None
+                data = EpisodeData(name=f"{env}#{number}", prompt=prompt, system_prompt=rules, seed=seed, seat=seat)
                 own.close()
                 yield EpisodeTask(data, self.config.task)
 

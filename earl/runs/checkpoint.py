@@ -103,10 +103,8 @@ def _check_shared(folder: Path, hashed: Fingerprints) -> None:
         path = folder / name
         size = path.lstat().st_size if path.exists() else 0
         if size != expected["bytes"]:
-            raise EarlError(
-                f"{path} has {size} bytes here, and {expected['bytes']} where it was written: a run's folder has to be "
-                "on storage that all its hosts share; move it there, and continue with --resume"
-            )
+            fault = f"{path} has {size} bytes here, and {expected['bytes']} where it was written"
+            raise EarlError(f"{fault}: move the run's folder to storage that all its hosts share, then use --resume")
 
 
 def _digest_of(document: Mapping[str, JSON]) -> str:
@@ -180,7 +178,7 @@ def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """Rename damaged checkpoints after the last whole one, which is returned with messages. The caller holds the run's
     lock. Raises Damaged when there are checkpoints and none is whole; nothing is changed then."""
     whole, damaged = newest_whole(folder)
-    told = []
+    messages = []
     if whole and damaged:
         with storage(folder), disk.folder_below(folder.parent, folder) as inside:
             for error in damaged:
@@ -188,9 +186,9 @@ def fall_back(folder: Path) -> tuple[Checkpoint | None, list[str]]:
                 while os.path.lexists(folder / name):
                     name += "-again"
                 os.rename(error.path.name, name, src_dir_fd=inside, dst_dir_fd=inside)
-                told.append(f"{error}; kept aside as {folder / name}, the run goes on from step {whole.step}")
+                messages.append(f"{error}; kept aside as {folder / name}, the run goes on from step {whole.step}")
             os.fsync(inside)
-    return whole, told
+    return whole, messages
 
 
 def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
@@ -204,10 +202,8 @@ def _document(path: Path) -> tuple[dict[str, Any], signing.Signer]:
     except ValueError as error:
         raise Damaged(path, f"{STATE} is {error}") from error
     if document.get("format") != FORMAT:
-        raise EarlError(
-            f"checkpoint {path} has format {document.get('format')!r}, this earl reads {FORMAT}: "
-            "use the earl that wrote it"
-        )
+        fault = f"checkpoint {path} has format {document.get('format')!r}, this earl reads {FORMAT}"
+        raise EarlError(f"{fault}: use the earl that wrote it")
     signature = document.pop("signature", None)
     if document.pop("sha256", None) != _digest_of(document):
         raise Damaged(path, f"{STATE} has changed since it was saved (its SHA-256 differs)")

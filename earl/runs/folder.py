@@ -17,16 +17,15 @@ from typing import Any
 from earl.errors import EarlError
 from earl.recipe import recipe_of
 from earl.runs import storage as disk
-from earl.runs.storage import storage
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
 NAME_BYTES = 200
-_WRITTEN = (
+_WRITTEN_NAMES = (
     *("run.db", "run.db-wal", "run.db-shm", "run.db-journal", "log.txt", "report.html", "trackers.json"),
     *("tensorboard", "wandb", "mlflow.db", "config.toml", "lock"),
 )  # files and folders that a process writes at the top of its run
 FORMER_OPTIONS = {"grpo": ("clip",), "reinforce++": ("clip",), "ppo": ("clip", "gamma", "gae_lambda", "value_weight")}
-"""What each algorithm read of the options that once stood beside each other."""
+"""What each algorithm used of the options that were once keys of [algorithm]; PPO used all of them."""
 _held: set[int] = set()  # descriptors of the locks this process holds
 
 
@@ -47,13 +46,13 @@ class RunFolder:
 
     def recipe(self) -> dict[str, Any]:
         """Parse config.toml. Raises EarlError when it cannot be read or is not TOML."""
-        with storage(self.config):
+        with disk.storage(self.config):
             recipe = recipe_of(disk.read_below(self.path, self.config), self.config)
-        _bring_up_to_date(recipe)
+        _update_keys(recipe)
         return recipe
 
 
-def _bring_up_to_date(recipe: dict[str, Any]) -> None:
+def _update_keys(recipe: dict[str, Any]) -> None:
     """Runs of earlier versions do not say the edition of their environment, chose how rows are sent, preferred hard
     opponents by an exponent, and had the options of all algorithms beside each other."""
     if isinstance(env := recipe.get("env"), dict):
@@ -66,16 +65,16 @@ def _bring_up_to_date(recipe: dict[str, Any]) -> None:
         placement.pop("transport", None)
     algorithm = recipe.get("algorithm")
     if isinstance(algorithm, dict) and "clip" in algorithm and "options" not in algorithm:
-        beside = {key: algorithm.pop(key, None) for key in ("clip", "gamma", "gae_lambda", "value_weight")}
-        read = FORMER_OPTIONS.get(str(algorithm.get("name")), ())
-        algorithm["options"] = {key: beside[key] for key in read if beside[key] is not None}
+        former = {key: algorithm.pop(key, None) for key in FORMER_OPTIONS["ppo"]}
+        used = FORMER_OPTIONS.get(str(algorithm.get("name")), ())
+        algorithm["options"] = {key: former[key] for key in used if former[key] is not None}
 
 
 def create(root: Path, name: str, config: str = "") -> RunFolder:
     """Create the folder of a new run with its resolved recipe (TOML text) atomically.
     Raises EarlError when the name is taken or invalid, or when the disk refuses."""
     folder = free(root, name)
-    with storage(folder.path, then="start the run again"):
+    with disk.storage(folder.path, then="start the run again"):
         root.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # leftovers of other users stay
             disk.remove_abandoned(root)
@@ -103,10 +102,8 @@ def rewrite(folder: RunFolder, config: str) -> None:
 def free(root: Path, name: str) -> RunFolder:
     """The folder for a new run of that name. Raises EarlError when the name is taken or invalid."""
     if not _NAME.fullmatch(name) or len(name.encode(errors="replace")) > NAME_BYTES:
-        raise EarlError(
-            f"run name {name!r} is not a plain name: use up to 100 letters (200 bytes), digits, '.', '_' and '-', "
-            "not starting with '.' or '-'"
-        )
+        rule = "use up to 100 letters (200 bytes), digits, '.', '_' and '-', not starting with '.' or '-'"
+        raise EarlError(f"run name {name!r} is not a plain name: {rule}")
     folder = RunFolder(root / name)
     if os.path.lexists(folder.path):
         raise _taken(folder)
@@ -114,10 +111,8 @@ def free(root: Path, name: str) -> RunFolder:
 
 
 def _taken(folder: RunFolder) -> EarlError:
-    return EarlError(
-        f"run {folder.name!r} exists already at {folder.path}; a new run needs a new name: "
-        "choose another --name, or continue it with --resume"
-    )
+    cure = "choose another --name, or continue it with --resume"
+    return EarlError(f"run {folder.name!r} exists already at {folder.path}; a new run needs a new name: {cure}")
 
 
 def discard(folder: RunFolder) -> bool:
@@ -130,7 +125,7 @@ def discard(folder: RunFolder) -> bool:
             for name in ("trajectories", "checkpoints"):
                 with suppress(OSError):
                     os.rmdir(name, dir_fd=own)
-            for name in _WRITTEN:
+            for name in _WRITTEN_NAMES:
                 disk.remove(name, own)
         folder.path.rmdir()
     return not folder.path.exists()
@@ -171,20 +166,18 @@ def fresh_name(root: Path, prefix: str) -> str:
 def lock(folder: RunFolder) -> Iterator[None]:
     """Hold a run's write lock; also removes what a killed predecessor left half-written. The kernel drops the lock when
     the process ends. Raises EarlError with the holder's process id when the run is locked."""
-    with storage(folder.lock):
+    with disk.storage(folder.lock):
         descriptor = disk.open_below(folder.path, folder.lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise EarlError(
-            f"run {folder.name!r} is being written by process {holder}; a run has one writer: "
-            "wait for that process or end it, then try again"
-        ) from error
+        rule = "a run has one writer: wait for that process or end it, then try again"
+        raise EarlError(f"run {folder.name!r} is being written by process {holder}; {rule}") from error
     _held.add(descriptor)
     try:
-        with storage(folder.lock):
+        with disk.storage(folder.lock):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         for inside in (folder.path, folder.trajectories, folder.checkpoints):
@@ -200,10 +193,10 @@ def _release(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _forget_locks() -> None:
+def _release_all() -> None:
     for descriptor in tuple(_held):
         _release(descriptor)
 
 
 # A forked worker shares its parent's lock and would keep the run locked after the parent was killed.
-os.register_at_fork(after_in_child=_forget_locks)
+os.register_at_fork(after_in_child=_release_all)

@@ -31,10 +31,10 @@ class Clock:
 
 class Journal:
     """Writes a run's database, trajectories and checkpoints, or nothing when `keeps` is false.
-    Checkpoints are written in the background, one at a time; `settle` waits. `heard` is called with every event."""
+    Checkpoints are written in the background, one at a time; `settle` waits. `on_event` is called with every event."""
 
-    def __init__(self, folder: RunFolder, keeps: bool, heard: Callable[[int, str, str], None] | None = None) -> None:
-        self._folder, self._heard = folder, heard
+    def __init__(self, folder: RunFolder, keeps: bool, on_event: Callable[[int, str, str], None] | None = None) -> None:
+        self._folder, self._on_event = folder, on_event
         self._store = Store(folder.database) if keeps else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._saving: Future[None] | None = None
@@ -72,8 +72,8 @@ class Journal:
     def event(self, step: int, kind: str, message: str) -> None:
         if self._store:
             self._store.event(step, kind, message)
-            if self._heard:
-                self._heard(step, kind, message)
+            if self._on_event:
+                self._on_event(step, kind, message)
 
     def checkpoint(self, step: int, snapshot: Callable[[], Write], state: Mapping[str, Any], best: int) -> None:
         """Start saving a checkpoint once the previous one is done; the last ones and the best are kept.
@@ -95,8 +95,8 @@ class Journal:
         """Set damaged checkpoints aside and log it, so that all processes continue from the last whole one.
         Raises Damaged when none is whole."""
         if self._store:
-            whole, told = checkpoint.fall_back(self._folder.checkpoints)
-            for message in told:
+            whole, messages = checkpoint.fall_back(self._folder.checkpoints)
+            for message in messages:
                 self.event(whole.step if whole else 0, "damaged", message)
 
     def _save(self, step: int, write: Write, state: Mapping[str, Any], best: int) -> None:

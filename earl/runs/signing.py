@@ -142,9 +142,8 @@ def checked(folder: Path, signature: object, found: Callable[[], Digests]) -> Si
     value. Raises SignatureError if it is invalid, or not of a trusted key although EARL_REQUIRE_SIGNED is set."""
     signer = _checked(folder, signature, found)
     if not signer.trusted and os.environ.get(DEMAND, "") not in ("", "0"):
-        raise SignatureError(
-            f"{folder} is {signer.said}, and {DEMAND} is set: add its owner's key to {trusted_path()}, or unset it"
-        )
+        cure = f"add its owner's key to {trusted_path()}, or unset it"
+        raise SignatureError(f"{folder} is {signer.said}, and {DEMAND} is set: {cure}")
     return signer
 
 
@@ -179,15 +178,14 @@ def _is_signature(value: object) -> TypeGuard[Mapping[str, Any]]:
 
 def _difference(name: str, signed: Digests, now: Digests) -> str:
     if name in signed and name in now:
-        told = f"was {signed[name]!r}, is {now[name]!r}" if name in ("run", "step") else "has changed since"
-        return f"{name} {told}"
+        change = f"was {signed[name]!r}, is {now[name]!r}" if name in ("run", "step") else "has changed since"
+        return f"{name} {change}"
     return f"{name} has gone since" if name in signed else f"{name} was not signed with it"
 
 
 def _bad(folder: Path, fault: str) -> SignatureError:
-    return SignatureError(
-        f"BAD signature of {folder}: {fault}; do not trust this copy: get it again from its owner, or undo the change"
-    )
+    cure = "do not trust this copy: get it again from its owner, or undo the change"
+    return SignatureError(f"BAD signature of {folder}: {fault}; {cure}")
 
 
 def _user_file(path: Path, private: bool = False) -> bytes | None:

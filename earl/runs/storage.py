@@ -27,24 +27,23 @@ _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO does not wait for the other end
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
-_IN_WORDS = re.compile(r"\(os error ([0-9]+)\)|: Input/output error \(([0-9]+)\)$")
+_ERRNO_IN_WORDS = re.compile(r"\(os error ([0-9]+)\)|: Input/output error \(([0-9]+)\)$")
 """How Rust libraries (safetensors, tokenizers) and torch name an errno."""
 MOST_BYTES = 32 << 20  # of a file that is read whole: recipes, states, descriptions, locks
+RESUME = "continue with --resume"
+DAMAGED = (
+    "{path} is damaged, not a {what}: move it and its -wal and -shm files away "
+    "(the recorded metrics are lost, the checkpoints are not), then {then}"
+)
 _MENDABLE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "no space left at {path}: free space, then {then}"),
-    **dict.fromkeys(
-        (errno.EROFS, errno.EACCES, errno.EPERM), "{path} is refused ({why}): permit it, or choose another folder"
-    ),
-    **dict.fromkeys(
-        (errno.ENOTDIR, errno.EEXIST),
-        "{path} stands where a folder is needed, or below a file: choose another folder",
-    ),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "{path} is refused ({why}): permit it, or move the run"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "{path} stands where a folder is needed: choose another folder"),
     **dict.fromkeys(_NO_FILE, "{path} stands where a file is needed: move it away, or choose another place"),
     errno.ENOENT: "{path} has vanished while it was in use: leave the run's folder alone, then {then}",
     errno.EIO: "the disk failed at {path} (I/O error): check it and free space, then {then}",
     errno.EBUSY: "{path} is locked by another process: wait until it ends, then try again",
-    errno.EILSEQ: "{path} is damaged, not a readable SQLite database: move it and its -wal and -shm files away "
-    "(the recorded metrics are lost, the checkpoints are not), then {then}",
+    errno.EILSEQ: DAMAGED.replace("{what}", "readable SQLite database"),
 }
 """What is wrong and its cure, for the faults that a user can mend."""
 _SQLITE = {
@@ -60,25 +59,25 @@ _SQLITE = {
 
 
 @contextmanager
-def storage(path: Path, then: str = "continue with --resume") -> Iterator[None]:
+def storage(path: Path, then: str = RESUME) -> Iterator[None]:
     """Turn faults of the disk at `path` (full, read-only, refused, damaged database) into EarlError.
     `then` is what the user does once the fault is fixed."""
     try:
         yield
     except Exception as error:  # tokenizers raises bare Exceptions
-        code = _code(error)
+        code = _errno_of(error)
         if code not in _MENDABLE:
             raise
         raise EarlError(_MENDABLE[code].format(path=path, then=then, why=os.strerror(code))) from error
 
 
-def _code(error: Exception) -> int:
+def _errno_of(error: Exception) -> int:
     """The errno of a fault of the disk; 0 for any other error."""
     if isinstance(error, OSError):  # safetensors leaves the number out
         return errno.ENOENT if isinstance(error, FileNotFoundError) else error.errno or 0
     if isinstance(error, sqlite3.Error):
         return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, 0)  # the low byte is the kind
-    in_words = None if isinstance(error, EarlError) else _IN_WORDS.search(str(error))
+    in_words = None if isinstance(error, EarlError) else _ERRNO_IN_WORDS.search(str(error))
     return int(in_words[1] or in_words[2]) if in_words else 0
 
 
@@ -104,7 +103,7 @@ def folder_below(root: Path, path: Path) -> Iterator[int]:
             except OSError as error:
                 if error.errno in (errno.ENOTDIR, errno.ELOOP):
                     raise OddFile(path, "a link or no folder, or lies below such") from error
-                raise _named(error, path) from None
+                raise _with_whole_path(error, path) from None
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -121,7 +120,7 @@ def open_below(root: Path, path: Path, flags: int = os.O_RDONLY) -> int:
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise OddFile(path, "no plain file") from error
-            raise _named(error, path) from None
+            raise _with_whole_path(error, path) from None
     try:
         _check(os.fstat(descriptor), path, single=bool(flags & (os.O_WRONLY | os.O_RDWR)))
     except OddFile:
@@ -169,7 +168,7 @@ def _check(status: os.stat_result, path: Path, single: bool) -> None:
         raise OddFile(path, f"a file with {status.st_nlink} names (hard links)")
 
 
-def _named(error: OSError, path: Path) -> OSError:
+def _with_whole_path(error: OSError, path: Path) -> OSError:
     """The error with the whole path: calls by descriptor name only its last part."""
     return OSError(error.errno, error.strerror, str(path))
 

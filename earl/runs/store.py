@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
 from earl.errors import EarlError
 from earl.matches import BOTH_SEATS, FRACTIONS, MEASURES, MatchResult
-from earl.runs.storage import checked_database, storage
+from earl.runs.storage import DAMAGED, RESUME, checked_database, storage
 from earl.trajectory import Author, ContextTokens
 
 FORMAT = 4  # version of the tables, in the database's `user_version`
@@ -42,11 +44,8 @@ TABLES = {
         value_lost REAL, PRIMARY KEY (step, phase, opponent, seat, exact)
     ) WITHOUT ROWID""",
 }
-ADDED = {
-    "contexts": 2,
-    "decisions": 3,
-    "measures": 4,
-}  # format that introduced a table; a writer adds it to others
+ADDED = {"contexts": 2, "decisions": 3, "measures": 4}
+"""Format that introduced a table; a writer adds it to older databases."""
 
 _COUNT, _SHARE, _NAME, _TEXT = (int, 0, 1 << 53), (float, -1e-6, 1 + 1e-6), (str, 0, 1000), (str, 0, 1 << 20)
 _SHARES = (*FRACTIONS, "distinct_win", "distinct_draw", "distinct_loss", "forfeit", "optimal")
@@ -135,6 +134,7 @@ MATCH_COLUMNS = 10
 """Fields of a result that the table `matches` has, the first ones."""
 MEASURED = ("distinct_games", *MEASURES)
 """Those that the table `measures` has."""
+_measures_of = attrgetter("opponent", "seat", "exact", *MEASURED)
 
 
 LONGEST, SHORT = 1 << 20, 1 << 13
@@ -182,9 +182,7 @@ class Store:
         self._connection.execute("PRAGMA synchronous = FULL")
         verdict = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
-            error = sqlite3.DatabaseError(verdict)
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+            raise self._foreign(verdict)
         with self._transaction() as connection:
             present = schema(connection.execute("PRAGMA user_version").fetchone()[0])
             for name, made in TABLES.items():
@@ -196,7 +194,7 @@ class Store:
     def _distrust(self) -> None:
         """Settings against untrusted files: no code of theirs runs, and memory and time are bounded."""
         connection = self._connection
-        connection.set_progress_handler(self._worked, WORK)
+        connection.set_progress_handler(lambda: next(self._work) > MOST_WORK, WORK)  # true: SQLite interrupts the query
         for limit in (sqlite3.SQLITE_LIMIT_ATTACHED, sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH):
             connection.setlimit(limit, 0)
         for setting in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
@@ -212,15 +210,10 @@ class Store:
         for name in expected.keys() - tables.keys():
             raise self._foreign(f"the table {name!r} is missing")
 
-    def _worked(self) -> bool:
-        """Whether a query exceeds the work that a valid database can need; SQLite then interrupts it."""
-        self._work += 1
-        return self._work > MOST_WORK
-
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         """Raise faults of the disk or the file as EarlError; each block has its own work limit."""
-        self._work = 0
+        self._work = count(1)
         try:
             with storage(self._path):
                 yield
@@ -230,10 +223,7 @@ class Store:
             raise self._foreign(str(error)) from error
 
     def _foreign(self, fault: str) -> EarlError:
-        return EarlError(
-            f"{self._path} is damaged, not a database of a run ({fault}): move it and its -wal and -shm files away "
-            "(the recorded metrics are lost, the checkpoints are not), then continue with --resume"
-        )
+        return EarlError(DAMAGED.format(path=self._path, what=f"database of a run ({fault})", then=RESUME))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -262,10 +252,7 @@ class Store:
             metrics=[(step, name, float(value)) for name, value in metrics.items()],
             timings=[(step, stage, float(seconds)) for stage, seconds in timings.items()],
             matches=[(step, phase, *astuple(result)[:MATCH_COLUMNS]) for result in matches],
-            measures=[
-                (step, phase, result.opponent, result.seat, result.exact, *(getattr(result, name) for name in MEASURED))
-                for result in matches
-            ],
+            measures=[(step, phase, *_measures_of(result)) for result in matches],
             contexts=[astuple(cell) for cell in contexts],
         )
 

@@ -9,7 +9,6 @@ from earl.config import MOST, Config
 from earl.errors import EarlError
 from earl.recipe import build
 from earl.runs import checkpoint
-from earl.runs.checkpoint import Checkpoint, Damaged
 from earl.runs.folder import RunFolder
 from earl.runs.storage import read_below, step_name, storage
 from earl.runs.store import Event, RecordedMatch, Series, Store, files_of
@@ -40,12 +39,10 @@ def tool_use(metrics: Series) -> dict[str, dict[str, float]]:
     use = {}
     for tool, own in found.items():
         calls = dict(own.get("calls", ()))
-        use[tool] = {
-            what: sum(value * calls.get(step, 0.0) for step, value in points) / (sum(calls.values()) or 1.0)
-            if what.endswith("_seconds")
-            else sum(value for _, value in points)
-            for what, points in own.items()
-        }
+        use[tool] = {what: sum(value for _, value in points) for what, points in own.items()}
+        for what in (what for what in own if what.endswith("_seconds")):  # means of each step, weighted by its calls
+            seconds = sum(value * calls.get(step, 0.0) for step, value in own[what])
+            use[tool][what] = seconds / (sum(calls.values()) or 1.0)
     return use
 
 
@@ -76,7 +73,7 @@ def last_evaluation(matches: Sequence[RecordedMatch]) -> list[RecordedMatch]:
 def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:
     if any(match.phase == FINAL for match in matches):
         return "finished"
-    return "running" if _held(folder) else "stopped"
+    return "running" if _writer_is_alive(folder) else "stopped"
 
 
 def changed(folder: RunFolder) -> float:
@@ -86,7 +83,7 @@ def changed(folder: RunFolder) -> float:
     return max(path.stat().st_mtime for path in [folder.config, *written])
 
 
-def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
+def chosen_checkpoint(folder: RunFolder, which: str = "best") -> checkpoint.Checkpoint:
     """A run's verified checkpoint: `which` is "best" (by evaluation), "last", or a step.
     Raises EarlError when it is missing or damaged."""
     steps = checkpoint.all_steps(folder.checkpoints)
@@ -103,18 +100,16 @@ def chosen_checkpoint(folder: RunFolder, which: str = "best") -> Checkpoint:
         found = checkpoint.load(folder.checkpoints / step_name(last))
         best = found.state.get("best_step", last) if which == "best" else last
         if best not in steps:
-            raise EarlError(
-                f"the checkpoint {found.path} names {best!r} as the best step; kept are the steps {kept}: name one of "
-                "them with --checkpoint"
-            )
+            fault = f"the checkpoint {found.path} names {best!r} as the best step; kept are the steps {kept}"
+            raise EarlError(f"{fault}: name one of them with --checkpoint")
         return found if best == last else checkpoint.load(folder.checkpoints / step_name(best))
-    except Damaged as error:
+    except checkpoint.Damaged as error:
         whole, _ = checkpoint.newest_whole(folder.checkpoints)
         cure = f"choose a whole one with --checkpoint {whole.step}" if whole else "start a new run"
-        raise Damaged(error.path, error.fault, f"; {cure}") from error
+        raise checkpoint.Damaged(error.path, error.fault, f"; {cure}") from error
 
 
-def context_limit(saved: Checkpoint) -> int | None:
+def context_limit(saved: checkpoint.Checkpoint) -> int | None:
     """The context limit in tokens at a checkpoint; None in checkpoints of an earl that kept none."""
     context = saved.state.get("context")
     limit = context.get("limit") if isinstance(context, dict) else None
@@ -123,7 +118,7 @@ def context_limit(saved: Checkpoint) -> int | None:
     return limit
 
 
-def _held(folder: RunFolder) -> bool:
+def _writer_is_alive(folder: RunFolder) -> bool:
     """Whether the process named in the lock file is alive. The lock is not tried: that would disturb a starting run."""
     if not folder.lock.exists():
         return False

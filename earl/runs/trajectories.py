@@ -9,9 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +39,11 @@ def sealed(table: pa.Table) -> pa.Table:
 def changed(table: pa.Table) -> list[str]:
     """Columns of a stored table that differ from their checksums; none for a table without checksums."""
     try:
-        told = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
+        stored = parse_json_object((table.schema.metadata or {}).get(_KEY, b"{}"))
     except ValueError:
         return [_KEY.decode()]
-    now = _digests(table)
-    return [name for name, digest in told.items() if now.get(name) != digest]
+    present = _digests(table)
+    return [name for name, digest in stored.items() if present.get(name) != digest]
 
 
 def _digests(table: pa.Table) -> dict[str, str]:
@@ -117,11 +118,9 @@ def to_table(groups: Sequence[Group], step: int, experiences: Sequence[TrainingR
     scalars: dict[str, Sequence[Any]] = {
         "step": [step] * len(rows),
         "group": [number for number, group in enumerate(groups) for _ in group.trajectories],
-        "env": [task.env for task in tasks],
         "task_seed": [task.seed for task in tasks],
-        "seat": [task.seat for task in tasks],
-        "opponent": [task.opponent for task in tasks],
     }
+    scalars |= {name: [getattr(task, name) for task in tasks] for name in ("env", "seat", "opponent")}
     scalars |= {name: [getattr(row, name) for row in rows] for name in ("seed", "stop", "outcome", "illegal", "error")}
     arrays = [pa.array(scalars[name], kind) for name, kind in _SCALARS.items()]
     arrays += [_list_column(name, [getattr(row, name) for row in rows]) for name in (*_ARRAYS, "turns")]
@@ -155,29 +154,21 @@ def from_table(table: pa.Table, strict: bool = True) -> list[Group]:
     _check(table, strict)
     scalars = {name: table[name].to_pylist() for name in _SCALARS}
     tasks = map(Task, scalars["env"], scalars["task_seed"], scalars["seat"], scalars["opponent"])
-    trajectories = map(
-        Trajectory,
-        tasks,
-        scalars["seed"],
-        *(_split(table[name]) for name in (*_ARRAYS, "turns")),
-        map(StopReason, scalars["stop"]),
-        map(Outcome, scalars["outcome"]),
-        scalars["illegal"],
-        scalars["error"],
-        _calls(table),
-    )
+    lists = [_split(table[name]) for name in (*_ARRAYS, "turns")]
+    ends = map(StopReason, scalars["stop"]), map(Outcome, scalars["outcome"]), scalars["illegal"], scalars["error"]
+    trajectories = map(Trajectory, tasks, scalars["seed"], *lists, *ends, _calls(table))
     numbered = zip(scalars["group"], trajectories, strict=True)
     return [Group(tuple(row for _, row in rows)) for _, rows in groupby(numbered, key=lambda pair: pair[0])]
 
 
 def _calls(table: pa.Table) -> list[tuple[ToolCall, ...]]:
     """The calls of tools of each row. Raises ValueError for what earl did not write."""
-    told = (table.schema.metadata or {}).get(_CALLS)
-    if told is None:
+    stored = (table.schema.metadata or {}).get(_CALLS)
+    if stored is None:
         return [()] * len(table)
-    calls: list[tuple[ToolCall, ...]] = _calls_of_rows.validate_json(told)
+    calls: list[tuple[ToolCall, ...]] = _calls_of_rows.validate_json(stored)
     if len(calls) != len(table):
-        raise ValueError("tool calls are not told for each trajectory")
+        raise ValueError("tool calls do not have one entry for each trajectory")
     return calls
 
 
@@ -205,9 +196,9 @@ def _check(table: pa.Table, strict: bool) -> None:
 def _check_places(table: pa.Table, turns: Any) -> None:
     """Lists that belong together have equal lengths; a turn's offsets are in order, and after the turn before."""
     lengths = {name: _lengths(table[name]) for name in _LISTS}
-    told = np.all([lengths[name] >= 0 for name in _LEARNED], 0)
+    recorded = np.all([lengths[name] >= 0 for name in _LEARNED], 0)
     for name in (*_ARRAYS, *_LEARNED):
-        here = told if name in _LEARNED else slice(None)
+        here = recorded if name in _LEARNED else slice(None)
         other = "turns" if name == "advantages" else "tokens"
         if (lengths[name][here] != lengths[other][here]).any():
             raise ValueError(f"{name} does not have one value for each of {other}")
@@ -284,11 +275,8 @@ def files(folder: Path) -> list[Path]:
 
 def write(path: Path, table: pa.Table) -> None:
     """Write a Parquet file atomically. Raises EarlError when the disk refuses."""
-
-    def write(file: BinaryIO) -> None:
-        pq.write_table(sealed(table), file, compression="zstd", write_page_checksum=True)
-
-    replace_file(path, write, path.parent.parent)
+    fill = partial(pq.write_table, sealed(table), compression="zstd", write_page_checksum=True)
+    replace_file(path, fill, path.parent.parent)
 
 
 def read(path: Path) -> tuple[int, list[Group]]:

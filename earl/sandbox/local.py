@@ -206,10 +206,8 @@ def limits_of(config: SandboxConfig) -> dict[str, Any]:
     if config.kind == "local":
         return {**told, "argv": [], "environment": None}
     if (program := shutil.which(PROGRAMS[config.kind])) is None:
-        raise EarlError(
-            f"sandbox.kind = {config.kind!r} needs the program {PROGRAMS[config.kind]}, which is not in PATH; "
-            "install it or set another kind; see earl doctor"
-        )
+        fault = f"sandbox.kind = {config.kind!r} needs the program {PROGRAMS[config.kind]}, which is not in PATH"
+        raise EarlError(f"{fault}; install it or set another kind; see earl doctor")
     code = f"{Path(inside.__file__).read_text(encoding='utf-8')}\nenter({told!r})\n"
     if config.kind in inside.CONTAINERS:
         words = [*_container(config), "python3", "-P", "-s", "-X", "utf8", "-c", code]
@@ -219,7 +217,7 @@ def limits_of(config: SandboxConfig) -> dict[str, Any]:
     return {**told, "argv": [program, *made, "--", *python], "environment": None}
 
 
-def _shown(config: SandboxConfig) -> list[str]:
+def _visible_paths(config: SandboxConfig) -> list[str]:
     own = [path for path in (sys.base_prefix, *config.read) if not path.startswith("/usr/")]
     return [path for path in (*inside.SYSTEM, *own) if Path(path).exists()]
 
@@ -231,7 +229,7 @@ def _bubblewrap(config: SandboxConfig) -> list[str]:
         words += ["--unshare-user", "--uid", str(inside.USER), "--gid", str(inside.USER)]
     else:  # the server has mapped users
         words += [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
-    for path in _shown(config):
+    for path in _visible_paths(config):
         words += [word for above in [*Path(path).parents][-2::-1] for word in ("--dir", str(above))]  # else 0700
         link = Path(path).is_symlink()
         words += ["--symlink", str(Path(path).readlink()), path] if link else ["--ro-bind", path, path]
@@ -248,7 +246,7 @@ def _nsjail(config: SandboxConfig) -> list[str]:
         words += ["--user", str(inside.USER), "--group", str(inside.USER)]
     else:
         words += ["--disable_clone_newuser", "--user", "0", "--group", "0"]
-    for path in _shown(config):
+    for path in _visible_paths(config):
         link = Path(path).is_symlink()
         words += ["--symlink", f"{Path(path).readlink()}:{path}"] if link else ["--bindmount_ro", path]
     for device in inside.DEVICES:
@@ -267,8 +265,5 @@ def _container(config: SandboxConfig) -> list[str]:
     words += [f"--pids-limit={config.processes + inside.OWN_PROCESSES}"]
     words += ["--security-opt=no-new-privileges", "--cap-drop=ALL", *(f"--cap-add={name}" for name in CAPABILITIES)]
     words += [f"--volume={path}:{path}:ro" for path in config.read]
-    words += [f"--env={name}=/scratch" for name in ("HOME", "TMPDIR")] + [
-        "--env=LANG=C.UTF-8",
-        "--env=PYTHONHASHSEED=0",
-    ]
+    words += ["--env=HOME=/scratch", "--env=TMPDIR=/scratch", "--env=LANG=C.UTF-8", "--env=PYTHONHASHSEED=0"]
     return [*words, *([f"--runtime={config.runtime}"] if config.runtime else []), config.image]

@@ -119,8 +119,8 @@ class Adapted(ForeignEnv, ABC):
 
 
 def factory(adapter: Callable[..., object], name: str, players: int) -> Callable[..., object]:
-    """What makes an environment of `players`; two have the options `seat` and `opponent`. Others go to the library.
-    Raises EarlError for three or more."""
+    """A factory of an environment for `players`; for two it has the options `seat` and `opponent`. Other options go to
+    the library. Raises EarlError for three or more."""
 
     def made(**options: Any) -> object:
         with translated(lambda fault: f"{name!r} cannot be made with {options}: {fault}; mend them or install it"):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from earl.actions.pool import pool
 from earl.envs.base import Info, TextEnv
-from earl.envs.tools.tool import Call, CallError, Tool, read, run, shown, tool_of
+from earl.envs.tools.tool import Call, CallError, Tool, format_result, read_calls, run_calls, tool_of
 from earl.errors import EarlError
 from earl.trajectory import ToolCall
 
@@ -36,12 +36,12 @@ class ToolEnv(TextEnv):
     turns = 0
     result: float | None = None
     """What ends the episode with this score: `score` of an answer, or a tool that sets it."""
-    told = ""
-    """What the last calls were answered."""
+    last_results = ""
+    """What the tools of the last calls returned, as the agent read it."""
     since = 0.0
     """When the episode began, by the monotonic clock: calls of earlier ones go first."""
-    _over = _fresh = True
-    _read: tuple[str, list[Call]] = "", []
+    _over = _unprepared = True
+    _parsed_action: tuple[str, list[Call]] = "", []
     """The last action that was read, and its calls."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class ToolEnv(TextEnv):
         del options  # there is no opponent
         self.keep_seed(seed)
         self.close()
-        self.turns, self.result, self.told, self._over, self._fresh = 0, None, "", False, True
+        self.turns, self.result, self.last_results, self._over, self._unprepared = 0, None, "", False, True
         self.since = time.monotonic()
         # Not the plain seed: an agent that draws from Random(seed) would know the task.
         seed = int(self.np_random.integers(1 << 31)) if seed is None else seed
@@ -80,32 +80,32 @@ class ToolEnv(TextEnv):
             return broken, 0.0, False, False, {"role": "user", "illegal": broken}
         self.turns += 1
         records: list[ToolCall] = []
-        (_, calls), self._read = self._read, ("", [])  # a tool may change what it was given
+        (_, calls), self._parsed_action = self._parsed_action, ("", [])  # a tool may change what it was given
         if calls:
-            if self._fresh:
-                self._fresh = False
+            if self._unprepared:
+                self._unprepared = False
                 with pool().action("prepare", (1,) if self.external else (), self.since) as admitted:
                     self.prepare()
                 records += [admitted.told()] if self.external else []
-            self.told = told = run(calls, self, records)
+            self.last_results = observation = run_calls(calls, self, records)
         else:
             match = re.fullmatch(self.answer_form, action)
             assert match is not None, "rule() has checked it"
             self.result = self.score(match[1])
-            told = "correct" if self.result > WIN else "wrong"
+            observation = "correct" if self.result > WIN else "wrong"
         self._over = self.result is not None or self.turns >= self.max_turns
         info: Info = {"role": "tool", "tool_calls": tuple(records)} if calls else {"role": "user"}
         if self.result is None:
-            return told, 0.0, False, self._over, info
+            return observation, 0.0, False, self._over, info
         outcome = "win" if self.result > WIN else "loss"
-        return told, self.result, True, False, {**info, "outcome": outcome}
+        return observation, self.result, True, False, {**info, "outcome": outcome}
 
     def rule(self, action: str) -> str | None:
         try:
-            if action != self._read[0]:
-                self._read = action, read(action, self.known())
+            if action != self._parsed_action[0]:
+                self._parsed_action = action, read_calls(action, self.known())
         except CallError as error:
-            return shown(str(error))
+            return format_result(str(error))
         if action != action.strip():
             return "illegal: white space around a reply"
-        return None if self._read[1] or re.fullmatch(self.answer_form, action) else self.hint
+        return None if self._parsed_action[1] or re.fullmatch(self.answer_form, action) else self.hint

@@ -94,22 +94,21 @@ def _tool(described: Any) -> Tool:
         return await environment.connection.call(described.name, arguments)
 
     schema = described.input_schema
-    told = {"name": described.name, "description": described.description or "", "parameters": schema}
-    names = tuple(schema.get("properties", {}))
-    checked = cast(Any, Schema(schema))
-    return Tool(described.name, call, {"type": "function", "function": told}, names, checked, True, None)
+    function = {"name": described.name, "description": described.description or "", "parameters": schema}
+    names, checked = tuple(schema.get("properties", {})), cast(Any, Schema(schema))
+    return Tool(described.name, call, {"type": "function", "function": function}, names, checked, True)
 
 
 async def _listed(server: str, seconds: float) -> list[Any]:
     connection = Connection(server, seconds)
     client = await connection.open()
     try:
-        found, page = [], await client.list_tools()
-        found += page.tools
-        while page.next_cursor:
-            page = await client.list_tools(cursor=page.next_cursor)
+        found, cursor = [], None
+        while True:
+            page = await client.list_tools(cursor=cursor)
             found += page.tools
-        return found
+            if not (cursor := page.next_cursor):
+                return found
     finally:
         await connection.close()
 

@@ -54,6 +54,6 @@ class TableEnv(Workspace, ToolEnv):
     def random_action(self, rng: Random) -> str:
         """Any number of any kind by a program, and what it printed as the answer, or rarely any number at once. The
         question is not read."""
-        if not self.told and rng.random() < 0.9:
+        if not self.last_results and rng.random() < 0.9:
             return f'python("{PROGRAM.format(rng.choice(FUNCTIONS), rng.choice(KINDS))}")'
-        return self.told if re.fullmatch(self.answer_form, self.told) else str(rng.randint(0, 9999))
+        return self.last_results if re.fullmatch(self.answer_form, self.last_results) else str(rng.randint(0, 9999))

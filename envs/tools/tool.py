@@ -1,6 +1,6 @@
 """A tool is a typed Python function; a reply calls it in the format of its model's family.
 
-reply ─▶ read(): families, names, arguments against the signature ─▶ Calls ─▶ run(): one observation
+reply ─▶ read_calls(): families, names, arguments against the signature ─▶ Calls ─▶ run_calls(): one observation
 
     hermes     <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>, one after another
     llama      {"name": "add", "parameters": {"a": 1, "b": 2}}, with "; " between; <|python_tag|> may stand before
@@ -8,19 +8,15 @@ reply ─▶ read(): families, names, arguments against the signature ─▶ Cal
     pythonic   [add(a=1, b=2), add(3, 4)], which may stand between <|python_start|> and <|python_end|>
     plain      add(1, 2)
 
-A reply is calls of one family and nothing beside them. What is wrong with one is said to the agent: CallError.
+A reply is calls of one family and nothing beside them. What is wrong with one is told to the agent: CallError.
 """
 
 import ast
-import asyncio
-import contextvars
 import inspect
 import json
-import queue
 import re
-import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -58,12 +54,10 @@ class Tool:
     arguments: TypeAdapter[Any]
     """Checks arguments as JSON, strictly, and gives them as keywords."""
     of_environment: bool
-    seconds: float | None
-    """Longest time of a call; None: none. A function that is not async goes on in its thread, and is not waited for."""
 
 
 @cache
-def tool_of(function: Callable[..., Any], seconds: float | None = None) -> Tool:
+def tool_of(function: Callable[..., Any]) -> Tool:
     """A tool with the schema of a function's signature and docstring; a parameter is described by
     `Annotated[int, Field(description="…")]`. Raises EarlError for a signature that has no such schema."""
     name, signature = function.__name__, inspect.signature(function)
@@ -87,9 +81,9 @@ def tool_of(function: Callable[..., Any], seconds: float | None = None) -> Tool:
         raise EarlError(f"the tool {name} has a parameter without a JSON schema: {error.message}") from error
     for one in parameters["properties"].values():
         one.pop("title", None)  # the name again
-    told = {"name": name, "description": inspect.getdoc(function) or "", "parameters": parameters}
-    schema, own_names = {"type": "function", "function": told}, tuple(one.name for one in own)
-    return Tool(name, function, schema, own_names, arguments, "self" in signature.parameters, seconds)
+    described = {"name": name, "description": inspect.getdoc(function) or "", "parameters": parameters}
+    schema, names = {"type": "function", "function": described}, tuple(one.name for one in own)
+    return Tool(name, function, schema, names, arguments, "self" in signature.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +94,11 @@ class Call:
     arguments: Mapping[str, Any]
 
 
-Said = tuple[str, Sequence[Any], Mapping[str, Any]]
+WrittenCall = tuple[str, Sequence[Any], Mapping[str, Any]]
 """A call as it was written: name, arguments in order, arguments by name."""
 
 
-def read(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+def read_calls(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     """The calls of a reply; none: it has none, and is an answer. Raises CallError."""
     family = next((own for mark, own in FAMILIES.items() if re.match(mark, text.strip())), None)
     if family is None:
@@ -113,17 +107,17 @@ def read(text: str, tools: Mapping[str, Tool]) -> list[Call]:
         return []
     if len(text) > MOST_CHARACTERS:
         raise CallError(f"illegal: a call of more than {MOST_CHARACTERS} characters")
-    with _said_to_the_agent():
-        said = [*family(text.strip())]
-    if len(said) > MOST_CALLS:
-        raise CallError(f"illegal: {len(said)} calls; at most {MOST_CALLS} at once")
-    calls = [_checked(one, tools) for one in said]
+    with _explained_to_agent():
+        written = [*family(text.strip())]
+    if len(written) > MOST_CALLS:
+        raise CallError(f"illegal: {len(written)} calls; at most {MOST_CALLS} at once")
+    calls = [_check_call(one, tools) for one in written]
     if any(call in calls[:number] for number, call in enumerate(calls)):
         raise CallError("illegal: the same call twice")
     return calls
 
 
-def run(calls: Sequence[Call], environment: object = None, records: list[ToolCall] | None = None) -> str:
+def run_calls(calls: Sequence[Call], environment: object = None, records: list[ToolCall] | None = None) -> str:
     """What the tools return, as one text. A tool that fails or takes too long says so there, and in `records`. Each
     call is an action, which may wait for a core and for the tool's limits before its time begins."""
     told, records = [], [] if records is None else records
@@ -133,11 +127,11 @@ def run(calls: Sequence[Call], environment: object = None, records: list[ToolCal
         with pool().action(call.tool.name, cores, since) as admitted:
             text, fault = _result(call, environment)
         records.append(admitted.told(fault))
-        told.append(shown(text, RESULT_CHARACTERS // len(calls)))
+        told.append(format_result(text, RESULT_CHARACTERS // len(calls)))
     return told[0] if len(told) == 1 else "\n".join(f"{number}: {text}" for number, text in enumerate(told, 1))
 
 
-def shown(text: str, longest: int = RESULT_CHARACTERS) -> str:
+def format_result(text: str, longest: int = RESULT_CHARACTERS) -> str:
     """A result as the agent reads it: printable ASCII, and what is cut says so."""
     begin = text[:longest].replace("\r\n", "\n").replace("\t", "    ")
     safe = "".join(one if one == "\n" or " " <= one <= "~" else ascii(one)[1:-1] for one in begin)
@@ -150,7 +144,7 @@ def _result(call: Call, environment: object) -> tuple[str, str]:
     before = (environment,) if call.tool.of_environment else ()
     with boundary() as fault:
         try:
-            value = _timed(lambda: call.tool.function(*before, **call.arguments), call.tool.seconds)
+            value = awaited(call.tool.function(*before, **call.arguments))
         except ValueError as error:  # by which a tool refuses what it was given
             kinds = {"timeouts": TimedOut, "faults": Failed, "refused": ValueError}
             return f"error: {error}", next(name for name, kind in kinds.items() if isinstance(error, kind))
@@ -161,61 +155,28 @@ def _result(call: Call, environment: object) -> tuple[str, str]:
 
 
 class TimedOut(EarlError):
-    """A tool that took too long."""
+    """A call that took too long."""
 
 
 class Failed(EarlError):
-    """A tool that failed in a thread of its own."""
+    """A call that failed, by no refusal of the tool."""
 
 
-def _timed(function: Callable[[], Any], seconds: float | None) -> object:
-    late = TimedOut(f"it took more than {seconds} s")
-    if seconds is None:
-        return awaited(function())
-
-    async def within(task: Awaitable[Any]) -> Any:
-        try:
-            return await asyncio.wait_for(task, seconds)
-        except TimeoutError:
-            raise late from None
-
-    def work() -> None:
-        with boundary() as fault:
-            try:
-                returned = function()
-                done.put((awaited(within(returned)) if inspect.isawaitable(returned) else returned, None))
-            except ValueError as error:
-                done.put((None, error))
-        if fault.message:
-            done.put((None, Failed(fault.message)))
-
-    done: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
-    context = contextvars.copy_context()  # with the cores of its action
-    threading.Thread(target=context.run, args=(work,), daemon=True).start()
-    try:
-        value, error = done.get(timeout=seconds)
-    except queue.Empty:
-        raise late from None
-    if error:
-        raise error
-    return value
-
-
-def _checked(said: Said, tools: Mapping[str, Tool]) -> Call:
-    name, ordered, named = said
+def _check_call(written: WrittenCall, tools: Mapping[str, Tool]) -> Call:
+    name, ordered, named = written
     if name not in tools:
         raise CallError(f"illegal: unknown tool {name[:99]!a}; tools: {', '.join(tools)}")
     tool = tools[name]
     first = dict(zip(tool.parameters, ordered, strict=False))
     if len(ordered) > len(tool.parameters) or first.keys() & named.keys():
         raise CallError(f"illegal: {name} takes {', '.join(tool.parameters) or 'nothing'}, each once")
-    with _said_to_the_agent():
+    with _explained_to_agent():
         arguments = tool.arguments.validate_json(json.dumps({**first, **named}, allow_nan=False))
     return Call(tool, arguments)
 
 
 @contextmanager
-def _said_to_the_agent() -> Iterator[None]:
+def _explained_to_agent() -> Iterator[None]:
     """Turn what a parser raises for a text into what the agent is told."""
     try:
         yield
@@ -233,22 +194,22 @@ def _said_to_the_agent() -> Iterator[None]:
 # Families: the calls of a text, as they were written.
 
 
-def _hermes(text: str) -> Iterator[Said]:
+def _hermes(text: str) -> Iterator[WrittenCall]:
     while text:
         value, text = _json(_after(text, "<tool_call>"))
-        yield _said(value, "arguments")
+        yield _written_call(value, "arguments")
         text = _after(text, "</tool_call>")
 
 
-def _llama(text: str) -> Iterator[Said]:
+def _llama(text: str) -> Iterator[WrittenCall]:
     text = text.removeprefix("<|python_tag|>").strip()
     while text:
         value, text = _json(text)
-        yield _said(value, "parameters")
+        yield _written_call(value, "parameters")
         text = _after(text, ";") if text else ""
 
 
-def _mistral(text: str) -> Iterator[Said]:
+def _mistral(text: str) -> Iterator[WrittenCall]:
     while text:
         text = _after(text, "[TOOL_CALLS]")
         name = re.match(r"([\w.-]*)\s*(?:\[ARGS\])", text)
@@ -256,10 +217,10 @@ def _mistral(text: str) -> Iterator[Said]:
         if name is None and not (isinstance(value, list) and value):
             raise CallError('illegal: write [TOOL_CALLS][{"name": ..., "arguments": {...}}]')
         for one in value if name is None else [{"name": name[1], "arguments": value}]:
-            yield _said(one, "arguments")
+            yield _written_call(one, "arguments")
 
 
-def _pythonic(text: str) -> Iterator[Said]:
+def _pythonic(text: str) -> Iterator[WrittenCall]:
     bare = text.removeprefix("<|python_start|>").removesuffix("<|python_end|>").strip()
     listed = parsed(bare)
     if not isinstance(listed, ast.List) or not listed.elts:
@@ -267,11 +228,11 @@ def _pythonic(text: str) -> Iterator[Said]:
     yield from map(_python_call, listed.elts)
 
 
-def _plain(text: str) -> Iterator[Said]:
+def _plain(text: str) -> Iterator[WrittenCall]:
     yield _python_call(parsed(text))
 
 
-FAMILIES: dict[str, Callable[[str], Iterator[Said]]] = {
+FAMILIES: dict[str, Callable[[str], Iterator[WrittenCall]]] = {
     r"<tool_call>": _hermes,
     r"\[TOOL_CALLS\]": _mistral,
     r"<\|python_tag\|>|\{": _llama,
@@ -287,7 +248,7 @@ def _after(text: str, mark: str) -> str:
     return text.removeprefix(mark).lstrip()
 
 
-def _said(value: object, key: str) -> Said:
+def _written_call(value: object, key: str) -> WrittenCall:
     if not isinstance(value, dict) or not {"name", key} <= value.keys() <= {"name", key, "type", "id"}:
         raise CallError(f'illegal: a call is {{"name": ..., "{key}": {{...}}}}')
     name, arguments = value["name"], value[key]
@@ -317,7 +278,7 @@ def parsed(text: str) -> ast.expr:
         return ast.parse(text, mode="eval").body
 
 
-def _python_call(node: ast.expr) -> Said:
+def _python_call(node: ast.expr) -> WrittenCall:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         raise CallError("illegal: a call is name(argument=value)")
     if any(one.arg is None for one in node.keywords):

@@ -10,7 +10,7 @@ from earl.algorithms.base import Advantages, per_turn, returns_of, value_counts
 from earl.algorithms.grpo import GRPO
 from earl.algorithms.registry import algorithm
 from earl.batch import Rows
-from earl.rollout.pack import Learnable, complete, credited, pack, trajectories_of
+from earl.rollout.pack import Learnable, assign_credit, complete, pack, trajectories_of
 from earl.trajectory import Group, StopReason, Turn
 from tests.sampling import sampled
 
@@ -91,7 +91,7 @@ def test_every_token_has_its_advantage_and_the_batch_places_it(group, number, ki
     numbers = np.repeat(np.arange(rows.num_turns), value_counts(each, by_token=True))
     order = np.argsort(rng.normal(size=rows.num_turns)[numbers], kind="stable")
     estimates = numbers[order].astype(np.int32), np.concatenate(values)[order]
-    found = credited(how, groups, Learnable(), estimates)
+    found = assign_credit(how, groups, Learnable(), estimates)
     naive = [naive_episode(one, own, how) for one, own in zip(each, values, strict=True)]
     flat = np.concatenate(naive)
     scaled = iter(((flat - flat.mean()) / (flat.std() + 1e-8)).tolist())
@@ -140,7 +140,7 @@ def test_an_algorithm_without_values_has_advantages_by_token_and_leaves_what_was
     groups[0] = Group((first, replace(cut, stop=StopReason.CONTEXT_LIMIT)))
     kept = Learnable(truncated=False).learned(groups)
     rows = pack(trajectories_of(kept))
-    batch = complete(rows, credited(Later(scale="none"), groups, Learnable(truncated=False)), None)
+    batch = complete(rows, assign_credit(Later(scale="none"), groups, Learnable(truncated=False)), None)
     baseline = np.mean([first.reward, cut.reward])
     turn = first.turns[-1]
     ends = batch.advantages[turn.action_start : turn.end]
@@ -182,7 +182,7 @@ def test_a_divergence_is_taken_off_the_rewards_of_its_turns(group, number, name)
     values = rng.normal(size=rows.num_turns).astype(np.float32)
     estimates = (np.arange(rows.num_turns), values) if name == "ppo" else None
     order = rng.permutation(len(turns))
-    found = credited(how, groups, Learnable(), estimates, costs=(turns[order], costs[order]))
+    found = assign_credit(how, groups, Learnable(), estimates, costs=(turns[order], costs[order]))
     left, less = iter(costs.tolist()), []
     for one in groups:  # token by token, in the order of the episodes
         cheaper = []
@@ -193,7 +193,7 @@ def test_a_divergence_is_taken_off_the_rewards_of_its_turns(group, number, name)
             )
             cheaper.append(replace(episode, turns=own))
         less.append(Group(tuple(cheaper)))
-    expected = credited(how, less, Learnable(), estimates)
+    expected = assign_credit(how, less, Learnable(), estimates)
     assert found.turns.tolist() == pytest.approx(expected.turns.tolist(), abs=1e-5)
     assert found.returns.tolist() == pytest.approx(expected.returns.tolist(), abs=1e-5)
-    assert np.abs(found.turns - credited(how, groups, Learnable(), estimates).turns).max() > 1e-3
+    assert np.abs(found.turns - assign_credit(how, groups, Learnable(), estimates).turns).max() > 1e-3

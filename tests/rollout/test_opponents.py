@@ -11,12 +11,12 @@ from earl.rollout import opponents
 from earl.rollout.opponents import (
     EMPTY,
     OpponentPool,
-    Passed,
     Start,
-    admitted,
-    exploited,
-    lost_in,
-    openings,
+    VisitedPosition,
+    add_to_pool,
+    draw_starts,
+    exploiter_task,
+    lost_games,
     preferences_after,
     starts_after,
 )
@@ -117,14 +117,14 @@ def test_the_exploiter_plays_what_the_last_evaluation_lost():
         MatchResult("tictactoe", "perfect", 1, True, 1, 1, 0, 0, 0, 0, lost=("5 1 9",)),
         MatchResult("gomoku", "random", 0, True, 1, 1, 0, 0, 0, 0, lost=("a1",)),
     ]
-    lost = lost_in(results)
+    lost = lost_games(results)
     assert len(lost) == 4  # the same line against two opponents is one
     task = Task("tictactoe", 7, 0, "exploiter")
-    drawn = {exploited(task, lost, Random(seed)) for seed in range(50)}
+    drawn = {exploiter_task(task, lost, Random(seed)) for seed in range(50)}
     expected = {(0, "exploiter:1 2"), (0, "exploiter:1 3"), (1, "exploiter:5 1 9")}
     assert {(one.seat, one.opponent) for one in drawn} == expected and {one.seed for one in drawn} == {7}
-    assert exploited(task, lost_in(results[3:]), Random(0)) == task
-    assert exploited(Task("tictactoe", 7, 0, "random"), lost, Random(0)).opponent == "random"
+    assert exploiter_task(task, lost_games(results[3:]), Random(0)) == task
+    assert exploiter_task(Task("tictactoe", 7, 0, "random"), lost, Random(0)).opponent == "random"
 
 
 def test_without_a_preference_nothing_is_remembered():
@@ -134,14 +134,14 @@ def test_without_a_preference_nothing_is_remembered():
 def test_the_pool_keeps_the_oldest_and_the_newest_and_spreads_the_others():
     pool = ()
     for step in range(0, 100, 10):
-        pool = admitted(pool, step, 4)
+        pool = add_to_pool(pool, step, 4)
     assert (pool[0], pool[-1], len(pool)) == (0, 90, 4)
-    assert admitted((0, 10, 40), 50, 3) == (0, 40, 50)  # 10 lies closest to the one before it
-    assert admitted((0,), 10, 2) == (0, 10)
+    assert add_to_pool((0, 10, 40), 50, 3) == (0, 40, 50)  # 10 lies closest to the one before it
+    assert add_to_pool((0,), 10, 2) == (0, 10)
 
 
 def test_positions_of_lost_games_are_remembered_with_the_share_that_was_held_since():
-    lost, held = Passed("nim", "a", "1", True), Passed("nim", "a", "1", False)
+    lost, held = VisitedPosition("nim", "a", "1", True), VisitedPosition("nim", "a", "1", False)
     assert starts_after({}, [held]) == {}
     known = starts_after({}, [lost])
     assert known == {"nim a": Start("1", pytest.approx(0.4))}  # 0.8 · 0.5
@@ -151,12 +151,12 @@ def test_positions_of_lost_games_are_remembered_with_the_share_that_was_held_sin
 
 def test_the_oldest_positions_are_forgotten(monkeypatch):
     monkeypatch.setattr(opponents, "MOST_STARTS", 2)
-    assert [*starts_after({}, [Passed("nim", name, name, True) for name in "abca"])] == ["nim b", "nim c"]
+    assert [*starts_after({}, [VisitedPosition("nim", name, name, True) for name in "abca"])] == ["nim b", "nim c"]
 
 
 def test_games_begin_where_half_of_them_are_held():
     starts = {"nim a": Start("1", 0.5), "nim b": Start("2", 1.0), "nim c": Start("3", 0.0), "hex a": Start("4", 0.5)}
-    drawn = openings(starts, "nim", 2700, Random(0))
+    drawn = draw_starts(starts, "nim", 2700, Random(0))
     # weights 0.25, 0.01 and 0.01 of 0.27: 2500, 100 and 100
     assert {name: round(drawn.count(name), -2) for name in {*drawn}} == {"self:1": 2500, "self:2": 100, "self:3": 100}
-    assert openings(starts, "chess", 5, Random(0)) == []
+    assert draw_starts(starts, "chess", 5, Random(0)) == []

@@ -12,7 +12,7 @@ import pytest
 
 from earl.benchmarks.sandbox import cgroups, mounts
 from earl.config import SandboxConfig
-from earl.envs.tools.tool import shown
+from earl.envs.tools.tool import format_result
 from earl.sandbox import local
 from earl.sandbox.base import SESSION
 from earl.sandbox.inside import CONTAINERS
@@ -103,7 +103,7 @@ def test_a_hostile_program_is_contained(kind, name, host, neighbour):
     assert re.fullmatch(program.get("how", "exit"), result.how), result.text
     assert program.get("says", "") in result.text
     assert result.how == "exit" or "[ended" in result.text  # the agent is told
-    assert re.fullmatch(r"[ -~\n]*", shown(result.text))
+    assert re.fullmatch(r"[ -~\n]*", format_result(result.text))
     assert len(result.stdout) <= LIMITS.output_kb * 1024 and len(result.stderr) <= LIMITS.output_kb * 1024
     # The same sandbox goes on, with nothing that runs; and nothing of it is left once it ends.
     assert sandbox.exec(["python", "-c", "import os; print(os.path.exists('/scratch'))"]).text == "True"

@@ -203,9 +203,9 @@ def test_what_two_layouts_took_in_one_step_says_nothing_of_either(tiny):
 
 def test_micro_batches_that_need_as_much_memory_are_not_tried_instead(tiny):
     layouts, _, _ = made(tiny, dp=1, samplers=1)
-    under = layouts._laid["update"]
-    more = [own for own in layouts._offered["update"] if own.micro_batch_tokens != under.micro_batch_tokens]
-    assert more and set(more) < set(layouts._alike(under))  # 8 rows of 100 tokens fill none of them
+    under = layouts._current["update"]
+    more = [own for own in layouts._candidates["update"] if own.micro_batch_tokens != under.micro_batch_tokens]
+    assert more and set(more) < set(layouts._no_smaller(under))  # 8 rows of 100 tokens fill none of them
 
 
 def test_one_layout_alone_is_told_and_never_decided(tiny):

@@ -32,7 +32,7 @@ from earl.placement.ray.memory_budget import Budget
 from earl.placement.ray.row_exchange import CallResult, ExchangeMember, Manifest, call_result
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSource
 from earl.recipe import build
-from earl.rollout.drivers import Streams
+from earl.rollout.drivers import PromptSampler
 from earl.rollout.pack import learnable
 from earl.rollout.synthetic import SyntheticEpisodes, rows_of, sample
 from earl.trajectory import Completion, Group, GroupOf, Prompt, Task, TrajectorySummary
@@ -221,7 +221,7 @@ class SamplerActor(RolloutActor):
 
     async def complete(self, prompt: Prompt) -> Completion:
         sampler = self._fragment.sampler
-        assert isinstance(sampler, Streams), "environments ask at any time"
+        assert isinstance(sampler, PromptSampler), "environments ask at any time"
         return await sampler.complete(prompt)
 
     def release(self, sessions: Sequence[int]) -> None:

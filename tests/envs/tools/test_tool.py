@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import time
 from random import Random
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
 
-from earl.envs.tools.tool import MOST_CALLS, RESULT_CHARACTERS, CallError, read, run, shown, tool_of
+from earl.envs.tools.tool import MOST_CALLS, RESULT_CHARACTERS, CallError, format_result, read_calls, run_calls, tool_of
 from earl.errors import EarlError
 
 
@@ -103,7 +102,7 @@ def test_every_well_formed_call_of_each_family_is_read():
     for _ in range(2000):
         for family in FAMILIES:
             calls = drawn(rng, 1 if family is plain else rng.randint(1, MOST_CALLS))
-            found = read(family(calls), TOOLS)
+            found = read_calls(family(calls), TOOLS)
             given = [{key: one.arguments[key] for key in sent} for one, (_, sent) in zip(found, calls, strict=True)]
             assert [(one.tool.name, own) for one, own in zip(found, given, strict=True)] == calls
 
@@ -145,7 +144,7 @@ def test_no_text_is_an_exception():
                 at = rng.randrange(len(text) + 1)
                 text = text[:at] + rng.choice(["", rng.choice(alphabet)]) + text[at + rng.randrange(3) :]
         try:
-            outcomes["call" if read(text, TOOLS) else "answer"] += 1
+            outcomes["call" if read_calls(text, TOOLS) else "answer"] += 1
         except CallError as error:
             outcomes["refused"] += 1
             assert str(error).startswith("illegal: ") and len(str(error)) < 500
@@ -193,7 +192,7 @@ def test_no_text_is_an_exception():
 )
 def test_what_is_wrong_is_said(text, said):
     with pytest.raises(CallError) as error:
-        read(text, TOOLS)
+        read_calls(text, TOOLS)
     assert str(error.value).startswith(said)
 
 
@@ -229,30 +228,16 @@ def test_a_function_without_types_is_no_tool():
 
 
 def test_results_stand_in_the_order_of_the_calls_and_a_fault_in_its_place():
-    assert run(read("add(1, 2)", TOOLS)) == "3.0"
+    assert run_calls(read_calls("add(1, 2)", TOOLS)) == "3.0"
     records = []
-    assert run(read('[late(0.01), fail("value"), fail("key")]', TOOLS), None, records) == (
+    assert run_calls(read_calls('[late(0.01), fail("value"), fail("key")]', TOOLS), None, records) == (
         "1: now\n2: error: no such thing\n3: error: KeyError: 'key' (line 31 of fail)"
     ).replace("31", str(fail.__code__.co_firstlineno + 4))
     assert [(one.tool, one.fault) for one in records] == [("late", ""), ("fail", "refused"), ("fail", "faults")]
 
 
-def test_a_call_that_takes_too_long_says_so():
-    def slow(seconds: float) -> str:
-        """Sleep."""
-        time.sleep(seconds)
-        return "done"
-
-    tools = {tool.name: tool for tool in (tool_of(slow, 0.2), tool_of(late, 0.2))}
-    records = []
-    assert run(read("[slow(9), late(9), late(0)]", tools), None, records) == (
-        "1: error: it took more than 0.2 s\n2: error: it took more than 0.2 s\n3: now"
-    )
-    assert [(one.tool, one.fault) for one in records] == [("slow", "timeouts"), ("late", "timeouts"), ("late", "")]
-
-
 def test_a_cut_says_that_it_cut():
     long = "x" * (RESULT_CHARACTERS + 1)
-    assert shown(long) == long[:-1] + f"\n[cut: {len(long)} characters in all]"
-    assert shown(long[:-1]) == long[:-1]
-    assert shown("\x1b[2J\ttab é \r\n end") == "\\x1b[2J    tab \\xe9 \n end"
+    assert format_result(long) == long[:-1] + f"\n[cut: {len(long)} characters in all]"
+    assert format_result(long[:-1]) == long[:-1]
+    assert format_result("\x1b[2J\ttab é \r\n end") == "\\x1b[2J    tab \\xe9 \n end"
