@@ -112,7 +112,7 @@ def _result(one: Trajectory) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TimedCall:
     tool: str
     after: float
     """Seconds of generation before it."""
@@ -132,11 +132,13 @@ def _tools(limits: ToolsConfig) -> Iterator[None]:
         open_pool(own_cores(), ToolsConfig(), 1)
 
 
-def _played(drawn: Sequence[Sequence[Call]], widths: dict[str, tuple[int, ...]], hold: tuple[int, ...] | None) -> Step:
+def _played(
+    drawn: Sequence[Sequence[TimedCall]], widths: dict[str, tuple[int, ...]], hold: tuple[int, ...] | None
+) -> Step:
     """widths: by tool, of its calls; a tool without does not wait. hold: the widths of an action that lasts as long as
     the trajectory; None: nothing is held."""
 
-    def one(calls: Sequence[Call]) -> tuple[float, list[str]]:
+    def one(calls: Sequence[TimedCall]) -> tuple[float, list[str]]:
         waited, told, asked = 0.0, [], perf_counter()
         with pool().action("hold", hold) if hold is not None else nullcontext():
             waited += perf_counter() - asked if hold is not None else 0.0
@@ -190,9 +192,9 @@ def _coding(episodes: int, seed: int) -> dict[str, Any]:
     rng = Random(f"real coding {seed}")
     sandboxes = [LocalSandbox() for _ in range(episodes)]
 
-    def call(sandbox: LocalSandbox, tool: str, program: str) -> Call:
+    def call(sandbox: LocalSandbox, tool: str, program: str) -> TimedCall:
         act = partial(sandbox.exec, ["python", "-c", program.format(rng.randint(5, 99))])
-        return Call(tool, rng.expovariate(1 / COMMAND_GAP), lambda: act().text)
+        return TimedCall(tool, rng.expovariate(1 / COMMAND_GAP), lambda: act().text)
 
     drawn = [
         [*(call(one, "command", COMMAND) for _ in range(COMMANDS)), call(one, "tests", TESTS)] for one in sandboxes
@@ -224,9 +226,9 @@ def _search(episodes: int, seed: int) -> dict[str, Any]:
     texts = (" ".join(f"w{int(WORDS * rng.random() ** 2)}" for _ in range(40)) for _ in range(PASSAGES))
     passages = Passages(texts)
 
-    def call() -> Call:
+    def call() -> TimedCall:
         query = " ".join(f"w{int(WORDS * rng.random() ** 2)}" for _ in range(4))
-        return Call("search", rng.expovariate(1 / REQUEST_GAP), lambda: "\n".join(passages.search(query)))
+        return TimedCall("search", rng.expovariate(1 / REQUEST_GAP), lambda: "\n".join(passages.search(query)))
 
     drawn = [[call() for _ in range(REQUESTS)] for _ in range(episodes)]
     told: dict[str, Callable[[int], Step]] = {}
