@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -70,7 +71,8 @@ def _held(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
 
 
 def _training(episodes: int, seed: int) -> dict[str, Any]:
-    config = recipe("table", [*SETTINGS, f"rollout.episodes={episodes}", f"run.seed={seed}"])
+    size = f"rollout.group_size={gcd(episodes, 16)}"
+    config = recipe("table", [*SETTINGS, f"rollout.episodes={episodes}", size, f"run.seed={seed}"])
     seconds, kept = {}, {}
     for name, play in {"per_action": drivers.play, "per_trajectory": _held}.items():
         with tempfile.TemporaryDirectory() as root, patch.object(fragment, "play", play):
