@@ -21,6 +21,8 @@ EXPECTED_SERIAL = 0.05
 """Share of a call that more units are expected not to shorten, until calls of several widths were seen."""
 EXPECTED_CALLS = 4.0
 """What that weighs, in calls × squared distance of 1/width from its mean."""
+LOADED_FIRST = 2.0
+"""Loads of a service by whose seconds a call goes later that has to wait for one: those that need none pass it."""
 REMEMBERED = 512
 """Calls that count in a mean: what a tool is asked changes as the policy learns."""
 
@@ -127,6 +129,9 @@ class Places(Protocol):
     def give(self, place: Place) -> None:
         """Take them back."""
 
+    def later(self, tool: str) -> float:
+        """Seconds by which a call of it goes later than others, as its units would have to be made ready first."""
+
 
 class Cores:
     """Cores by number; those next to each other share caches, so the lowest free ones are given."""
@@ -140,6 +145,9 @@ class Cores:
 
     def give(self, place: Place) -> None:
         self._free = sorted([*self._free, *place.units])
+
+    def later(self, tool: str) -> float:
+        return 0.0
 
 
 class Cells:
@@ -173,6 +181,10 @@ class Cells:
 
     def give(self, place: Place) -> None:
         self._busy -= {*place.units}
+
+    def later(self, tool: str) -> float:
+        loaded = any(name == tool and not self._busy & {*cell} for name, cell in self.resident)
+        return 0.0 if loaded else LOADED_FIRST * self._load_seconds
 
     def _idle(self, size: int) -> list[tuple[int, ...]]:
         return [
@@ -256,12 +268,20 @@ class ActionQueue:
         for name, rate in self._rates.items():
             self.free[name] = rate.refilled(self.free[name], now)
         begun, full = [], set[str]()
-        for grant in schedule(self.waiting, self.running.values(), self.free, self.capacity, now):
+        for grant in schedule(self._in_turn(), self.running.values(), self.free, self.capacity, now):
             if grant.action.elastic not in full:
                 run = self._placed(grant.action, grant.width, now)
                 begun += [run] if run else []
                 full |= set() if run else {grant.action.elastic}
         return begun
+
+    def _in_turn(self) -> list[Action]:
+        """What waits, in its order, where it matters with what has to be loaded later."""
+        tools = {(one.elastic, one.tool) for one in self.waiting}
+        later = {tool: self._places[name].later(tool) for name, tool in tools if name in self._places}
+        if not any(later.values()):
+            return self.waiting
+        return sorted(self.waiting, key=lambda one: (one.order[0] + later.get(one.tool, 0.0), one.number))
 
     def _placed(self, action: Action, width: int, now: float) -> RunningAction | None:
         places = self._places.get(action.elastic)

@@ -42,8 +42,11 @@ CLONE = 56 if posix.uname().machine == "x86_64" else 220
 """The number of the system call that os.fork makes without flags."""
 CONTAINERS = ("docker", "podman")
 """Kinds of sandboxes that have namespaces, mounts and cgroups before `enter`."""
-USER, NOBODY = 1000, 65534
-"""Who runs commands, as seen inside; and on the host, where the server is root."""
+USER = 1000
+"""Who runs commands, as seen inside."""
+HOST_USERS = range(61184, 65520)
+"""Who that is on the host, where the server is root: for each sandbox another one, since the kernel counts descriptors
+in flight, pipes and polled files by user. Of the numbers that systemd gives to services for as long as they run."""
 NAMESPACES = {
     "user": 0x10000000, "pid": 0x20000000, "mount": 0x00020000, "net": 0x40000000,
     "ipc": 0x08000000, "uts": 0x04000000, "cgroup": 0x02000000,
@@ -62,6 +65,10 @@ SYSTEM = (
     *("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"),
 )
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+UNCOUNTED = "/dev/zero"
+"""The device whose shared memory stays where no process holds its pages: not there without a cgroup that counts it."""
+SOCKET_BYTES = 416 << 10
+"""What may be under way in a socket, which no process's memory has."""
 ROOTS = ("/mnt", "/srv", "/tmp", "/var/tmp", "/opt", "/home")
 """Where the new root is mounted while it is filled: the first folder that has nothing in it that is needed."""
 
@@ -191,8 +198,8 @@ def make(channel: int, limits: Limits, folders: list[str]) -> int:
 
 
 def map_ids(process: int) -> None:
-    """Who the processes of a user namespace are on the host: the user; where that is root, nobody."""
-    lines = f"0 0 1\n{USER} {NOBODY} 1\n" if posix.geteuid() == 0 else ""
+    """Who the processes of a user namespace are on the host: the user; where that is root, one of `HOST_USERS`."""
+    lines = f"0 0 1\n{USER} {HOST_USERS[process % len(HOST_USERS)]} 1\n" if posix.geteuid() == 0 else ""
     if not lines:
         write(f"/proc/{process}/setgroups", "deny")
     write(f"/proc/{process}/gid_map", lines or f"{USER} {posix.getegid()} 1\n")
@@ -273,9 +280,9 @@ def first_process(limits: Limits, channel: int, answers: int, events: int) -> No
     missing = [name for name in limits["require"] if name not in layers]
     if missing:
         raise OSError(0, f"missing: {', '.join(missing)}")
-    proc = mounts(limits)
+    proc = mounts(limits, layers)
     posix.chdir("/scratch")
-    write("self/oom_score_adj", "1000", proc)  # where the host has too little memory, this is the first to end
+    write("self/oom_score_adj", "900", proc)  # where memory is short, it ends before the processes of the host
     prctl(4, 0, "not to be traced")
     own = (channel, proc, answers, events)
     above = max(EVENTS, *own) + 1  # the server has a descriptor for each sandbox, so they may have any numbers
@@ -438,6 +445,9 @@ class Command:
         try:
             for number, descriptor in enumerate(descriptors):
                 posix.dup2(descriptor, number)
+            prctl(4, 1, "to be traced")  # else its files in /proc are the host's root's
+            write("self/oom_score_adj", "1000", PROC)  # where memory is short it ends, and not what told it to run
+            prctl(4, 0, "not to be traced")
             call(436, "close_range", len(descriptors), LAST, 0)
             posix.setsid()
             if self.cores:
@@ -482,7 +492,8 @@ class Command:
                 checked_at = now
                 if posix.waitid(posix.P_PID, process, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT):
                     return "exit"
-                if memory_bytes() > self.limits["memory_mb"] << 20 or memory_kills() > self.kills:
+                held = memory_bytes() + (0 if "cgroup" in self.layers else sockets() * SOCKET_BYTES)
+                if held > self.limits["memory_mb"] << 20 or memory_kills() > self.kills:
                     return "memory"
         return "timeout"
 
@@ -596,6 +607,11 @@ def resident(process: object) -> int:
     return int((read(f"{process}/statm", PROC).split() or "00")[1])  # 0: it has ended
 
 
+def sockets() -> int:
+    """All that are open in the sandbox, or on their way between its processes."""
+    return int((read("1/net/sockstat", PROC).split() or "000")[2])
+
+
 def become(words: list[str]) -> None:
     if words[0] == "python" and len(words) > 1 and words[1] not in ("-", "-m", "-i"):
         python(words[1:])
@@ -695,7 +711,7 @@ def finish(code: int) -> None:
 # The layers.
 
 
-def mounts(limits: Limits) -> int:
+def mounts(limits: Limits, layers: list[str]) -> int:
     """A root of its own, which has `SYSTEM`, Python and devices alone; returns an open /proc, which is not in it. Other
     programs than this one make such a root themselves; /proc stays in a container's, and Landlock refuses it."""
     if limits["kind"] in CONTAINERS:
@@ -704,7 +720,7 @@ def mounts(limits: Limits) -> int:
     if limits["kind"] != "local":
         return scratch_and_proc("", limits)
     own = [one for one in (sys.base_prefix, *limits["read"]) if not one.startswith("/usr/")]
-    sources = [*SYSTEM, *own, *DEVICES]
+    sources = [*SYSTEM, *own, *(one for one in DEVICES if "cgroup" in layers or one != UNCOUNTED)]
     root = next(
         one for one in ROOTS if type_of(one) == FOLDER and not any(f"{path}/".startswith(f"{one}/") for path in sources)
     )
@@ -793,7 +809,7 @@ def confine(limits: Limits, layers: list[str]) -> None:
     if "landlock" in layers:
         landlock()
     if "seccomp" in layers:
-        seccomp()
+        seccomp(FILTER if "cgroup" in layers else FILTER_WITHOUT_CGROUP)
 
 
 def layers_here() -> list[str]:
@@ -813,7 +829,8 @@ def cgroup_parents() -> set[str]:
             while "pids" not in (given := read(f"{folder}/cgroup.subtree_control").split()) and folder != CGROUPS:
                 folder = folder.rpartition("/")[0]
         found.update(dict.fromkeys(given, folder))
-    return {found["memory"], found["pids"]} if {"memory", "pids"} <= {*found} else set()
+    folders = {found.get(name, "") for name in ("memory", "pids")}
+    return folders if all(type_of(one) == FOLDER for one in folders) else set()  # a container's may lie elsewhere
 
 
 def make_cgroup(limits: Limits) -> list[str]:
@@ -904,11 +921,13 @@ REFUSED = (
     # tracing and other processes' memory and descriptors
     101, 310, 311, 312, 438, 440, 448,
     # mounts, namespaces, roots, handles of files
-    155, 161, 165, 166, 272, 308, 303, 304, 428, 429, 430, 431, 432, 433, 442, 467,
+    155, 161, 165, 166, 272, 308, 303, 304, 428, 429, 430, 431, 432, 433, 442, 457, 458, 467,
     # the kernel itself: modules, kexec, bpf, perf, tracing of faults, keys, its log, swap, quota, accounting
     174, 175, 176, 177, 178, 180, 246, 313, 320, 321, 298, 323, 248, 249, 250, 103, 163, 167, 168, 169, 179, 443,
     # io_uring, which takes other calls past this filter
     425, 426, 427,
+    # what all processes of the host have a common number of (asynchronous I/O, inotify), and writing out all its disks
+    206, 253, 294, 162, 306,
     # clocks, host names, ports, descriptor tables
     159, 164, 227, 305, 170, 171, 172, 173, 154, 156,
     # memory that no file system and no limit counts, and where it is
@@ -921,8 +940,10 @@ REFUSED = (
 """System calls of x86-64 by number, answered with EPERM."""
 
 
-def seccomp_filter() -> bytes:
-    """Refuse `REFUSED`, other architectures, new namespaces, and sockets of all families but AF_UNIX."""
+def seccomp_filter(counted: bool) -> bytes:
+    """Refuse `REFUSED`, other architectures, new namespaces, sockets of all families but AF_UNIX, limits of other
+    processes, reserved memory (MAP_HUGETLB), and typing into a terminal. counted: whether a cgroup counts memory that
+    processes share; else they are refused it, but for that of files."""
     load, jump, equal, any_bit, above, give = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
     refuse, absent, kill, allow = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000, 0x7FFF0000
     namespaces = sum(NAMESPACES.values()) | 0x80  # and that of clocks
@@ -931,8 +952,12 @@ def seccomp_filter() -> bytes:
     program += [(equal, len(REFUSED) - place, 0, number) for place, number in enumerate(REFUSED)]
     program += [(jump, 0, 0, 1), (give, 0, 0, refuse)]
     program += [(equal, 0, 4, 56), (load, 0, 0, 16), (any_bit, 0, 1, namespaces), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    for number in (41, 53):  # socket, socketpair
-        program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, 1), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    for number, only in ((41, 1), (53, 1), (302, 0)):  # socket, socketpair, prlimit: what the first argument may be
+        program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, only), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    program += [(equal, 0, 4, 9), (load, 0, 0, 40), (any_bit, 0, 1, 0x40000), (give, 0, 0, refuse), (load, 0, 0, 0)]
+    if not counted:  # MAP_ANONYMOUS with MAP_SHARED
+        program += [(equal, 0, 5, 9), (load, 0, 0, 40), (any_bit, 0, 2, 0x20), (any_bit, 0, 1, 1), (give, 0, 0, refuse)]
+        program.append((load, 0, 0, 0))
     program += [(equal, 0, 4, 16), (load, 0, 0, 24), (equal, 0, 1, 0x5412), (give, 0, 0, refuse), (load, 0, 0, 0)]
     program.append((give, 0, 0, allow))
     return b"".join(
@@ -940,9 +965,9 @@ def seccomp_filter() -> bytes:
     )
 
 
-FILTER = seccomp_filter()
+FILTER, FILTER_WITHOUT_CGROUP = seccomp_filter(True), seccomp_filter(False)
 
 
-def seccomp() -> None:
-    told = (len(FILTER) // 8).to_bytes(8, "little") + bytes(Bytes(FILTER))
+def seccomp(program: bytes) -> None:
+    told = (len(program) // 8).to_bytes(8, "little") + bytes(Bytes(program))
     checked(libc("prctl", 22, 2, told, 0, 0), "seccomp")

@@ -5,6 +5,7 @@ import re
 import socket
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -137,6 +138,58 @@ def test_a_hostile_program_in_a_session_is_contained(name, host, neighbour):
     assert len({*processes()} - {*before}) <= 3  # the first process, the interpreter, and maybe the server
     sandbox.terminate()
     assert neighbour.exec(["cat", "mine"]).text == "untouched"
+
+
+WITHOUT_CGROUP = (
+    "memory_bomb_of_many",
+    "memory_shared",
+    "memory_shared_and_let_go",
+    "memory_of_zeros",
+    "memory_of_sockets",
+    "old_system_calls",
+)
+
+
+@pytest.fixture
+def no_cgroup(monkeypatch):
+    """A server that finds no cgroup in which it could make others."""
+
+    def program(function):
+        *words, code = named(function)
+        return [*words, code.replace("inside.serve", "inside.CGROUPS = '/nowhere'; inside.serve")]
+
+    named = local._program
+    local.stop_server()
+    monkeypatch.setattr(local, "_program", program)
+    yield
+    local.stop_server()
+
+
+@pytest.mark.parametrize("name", WITHOUT_CGROUP)
+def test_memory_is_bounded_without_a_cgroup(name, no_cgroup):
+    program, sandbox = PROGRAMS[name], LocalSandbox(LIMITS)
+    result = sandbox.exec(["python", "-c", program["code"]])
+    assert "cgroup" not in sandbox.layers
+    assert "ESCAPED" not in result.text, result.text
+    assert re.fullmatch(program.get("how", "exit"), result.how), result.text
+    assert program.get("says", "") in result.text
+    sandbox.terminate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="as an ordinary user all sandboxes are that user")
+def test_what_the_kernel_counts_by_user_is_a_sandboxs_own():
+    full = PROGRAMS["descriptors_in_flight"]["code"].replace("while True", "held = []\n    while True")
+    full = full.replace("for _ in", "held.append(ends)\n        for _ in")
+    send = "import socket; ends = socket.socketpair(); socket.send_fds(ends[0], [b'x'], [0]); print('sent')"
+    one, other = LocalSandbox(LIMITS), LocalSandbox(LIMITS)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(one.exec, ["python", "-c", f"{full}\nimport time; time.sleep(2)"])
+        time.sleep(1)
+        assert other.exec(["python", "-c", send]).text == "sent"
+        assert not first.done()
+        assert "OSError" in first.result().text
+    one.terminate()
+    other.terminate()
 
 
 def test_the_list_is_long():
