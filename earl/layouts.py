@@ -204,8 +204,6 @@ class Layouts:
         before, choice = None if decision.before is None else str(decision.before), str(decision.choice)
         inputs = inputs_to_json(decision)
         recorded = RecordedDecision(step, stage, choice, before, decision.reason, decision.why, inputs)
-            step, stage, choice, before, decision.reason, decision.why, inputs_to_json(decision)
-        )
         self._journal.decision(recorded)
         return decision
 
