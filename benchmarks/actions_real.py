@@ -27,7 +27,7 @@ from earl.config import ToolsConfig
 from earl.envs.tools.kit import Passages
 from earl.placement import fragment
 from earl.rollout import drivers
-from earl.rollout.drivers import Completes, Playable
+from earl.rollout.drivers import BatchSampler, Playable
 from earl.rollout.metrics import tool_metrics
 from earl.runs import trajectories
 from earl.runs.store import read_numbers
@@ -64,7 +64,7 @@ SETTINGS = (
 """Steps after a warm start that teaches the form of a call."""
 
 
-def _held(episodes: Sequence[Playable], sampler: Completes) -> list[Trajectory]:
+def _held(episodes: Sequence[Playable], sampler: BatchSampler) -> list[Trajectory]:
     cores = len(pool().cores)
     parts = [episodes[first : first + cores] for first in range(0, len(episodes), cores)]
     return [trajectory for part in parts for trajectory in drivers.play(part, sampler)]
