@@ -22,10 +22,10 @@ COLD = Path(sys.prefix, "bin", "python")
 
 DRIVER = """
 import sys, time
-from earl.placement.backend import _in_environment, _opening
-with _in_environment(_opening(None)):
-    from earl.placement.ray.coordinator import connected
-    with connected(None, 2):
+from earl.placement.backend import _in_environment, _ray_environment
+with _in_environment(_ray_environment(None)):
+    from earl.placement.ray.coordinator import connect_ray
+    with connect_ray(None, 2):
         import ray
 
         @ray.remote
@@ -72,12 +72,12 @@ def test_nothing_of_a_local_ray_outlives_its_driver(number: signal.Signals, proc
 UNABLE = """
 import resource
 from earl.errors import EarlError
-from earl.placement.backend import _in_environment, _opening
-with _in_environment(_opening(None)):
-    from earl.placement.ray.coordinator import connected
+from earl.placement.backend import _in_environment, _ray_environment
+with _in_environment(_ray_environment(None)):
+    from earl.placement.ray.coordinator import connect_ray
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))  # too few for Ray's head: it ends while it starts
     try:
-        with connected(None, 2):
+        with connect_ray(None, 2):
             pass
     except EarlError as error:
         print(error)
@@ -95,11 +95,11 @@ def test_a_ray_that_does_not_start_is_an_error_with_a_cure() -> None:
 
 
 WAITING = """
-from earl.placement.backend import _in_environment, _opening
+from earl.placement.backend import _in_environment, _ray_environment
 from earl.stopping import stopping_on_signals
-with stopping_on_signals(None), _in_environment(_opening(None)):
-    from earl.placement.ray.coordinator import connected
-    with connected(None, 2):
+with stopping_on_signals(None), _in_environment(_ray_environment(None)):
+    from earl.placement.ray.coordinator import connect_ray
+    with connect_ray(None, 2):
         import ray
         [node] = [p.process.pid for p in ray._private.worker._global_node.all_processes["raylet"]]
 

@@ -183,7 +183,7 @@ import hashlib, sys, torch
 from pathlib import Path
 from earl.recipe import build, load_toml
 from earl.placement.embedded import embedded
-from earl.placement.peers import end_with_parent, joined
+from earl.placement.peers import end_with_parent, join_peers
 
 NAMES = "usual", "starved"
 
@@ -231,8 +231,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(tmp_path)!r})
 from work import NAMES, work
-from earl.placement.peers import Peers, together
-with together(2, Path({str(tmp_path / "meet")!r}), [{str(tmp_path / "work.py")!r}]) as peers:
+from earl.placement.peers import Peers, start_peers
+with start_peers(2, Path({str(tmp_path / "meet")!r}), [{str(tmp_path / "work.py")!r}]) as peers:
     for name in NAMES:
         both, their_seeds, their_batch = work(peers, name)
         alone, seeds, batch = work(Peers(), name)

@@ -23,11 +23,11 @@ def child(tmp_path):
         program = f"""
 import os, sys, time, torch
 from pathlib import Path
-from earl.placement.peers import end_with_parent, joined
+from earl.placement.peers import end_with_parent, join_peers
 rank, size, rendezvous = sys.argv[1:]
 end_with_parent()
 {before}
-with joined(int(rank), int(size), Path(rendezvous)) as peers:
+with join_peers(int(rank), int(size), Path(rendezvous)) as peers:
 {textwrap.indent(textwrap.dedent(body), "    ")}
 """
         (tmp_path / "child.py").write_text(program)
@@ -111,8 +111,8 @@ def test_the_others_end_when_the_first_is_killed(child, tmp_path):
     program = f"""
 import os, signal
 from pathlib import Path
-from earl.placement.peers import together
-with together(2, Path({str(tmp_path / "meet")!r}), {command!r}) as peers:
+from earl.placement.peers import start_peers
+with start_peers(2, Path({str(tmp_path / "meet")!r}), {command!r}) as peers:
     peers.agree(False)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -138,8 +138,8 @@ def test_what_the_others_print_does_not_mix_with_results(child, tmp_path):
     command = child("print('noise', flush=True)\npeers.agree(False)")
     program = f"""
 from pathlib import Path
-from earl.placement.peers import together
-with together(2, Path({str(tmp_path / "meet")!r}), {command!r}) as peers:
+from earl.placement.peers import start_peers
+with start_peers(2, Path({str(tmp_path / "meet")!r}), {command!r}) as peers:
     peers.agree(False)
 print("result")
 """
