@@ -204,7 +204,7 @@ def work(peers, name):
 if __name__ == "__main__":
     end_with_parent()
     rank, size, rendezvous = sys.argv[1:]
-    with joined(int(rank), int(size), Path(rendezvous)) as peers:
+    with join_peers(int(rank), int(size), Path(rendezvous)) as peers:
         for name in NAMES:
             work(peers, name)
 """
