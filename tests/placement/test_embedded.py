@@ -182,14 +182,14 @@ PROGRAM = """
 import hashlib, sys, torch
 from pathlib import Path
 from earl.recipe import build, load_toml
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import end_with_parent, join_peers
 
 NAMES = "usual", "starved"
 
 def work(peers, name):
     torch.set_num_threads(1)
-    placed = embedded(build(load_toml(Path(__file__).with_name(f"{name}.toml"))), peers)
+    placed = embedded_pipeline(build(load_toml(Path(__file__).with_name(f"{name}.toml"))), peers)
     rows = placed.demonstrations(1)
     placed.imitate(placed.dispatch_taught(rows, 1), rows.num_turns, 1)
     placed.sync(1)

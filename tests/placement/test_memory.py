@@ -17,14 +17,14 @@ PROGRAM = """
 import gc, json, os, sys
 from pathlib import Path
 from earl.recipe import build, load_toml
-from earl.placement.embedded import embedded
+from earl.placement.embedded import embedded_pipeline
 from earl.placement.peers import Peers
 
 def resident():
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-placement = embedded(build(load_toml(Path(sys.argv[1]))), Peers())
+placement = embedded_pipeline(build(load_toml(Path(sys.argv[1]))), Peers())
 for step in range(1, 61):  # so that games last, and boards of all kinds are met
     rows = placement.demonstrations(1 + step % 3)
     placement.imitate(placement.dispatch_taught(rows, 1), rows.num_turns, 1)
