@@ -33,7 +33,7 @@ def met(seat, port, folder):
         if not tp_group.rank:
             distributed.broadcast_object_list([Evil(folder)])
         else:
-            tp_group.told(b"")
+            tp_group.broadcast(b"")
     return True
 
 

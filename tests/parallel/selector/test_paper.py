@@ -98,7 +98,7 @@ def test_a_step_takes_the_fastest_layout_that_fits_in_every_cell() -> None:
         layouts.record_load(1, load)
         decision = layouts._selector.decide("rollout", 2)
         assert not layouts._costs.obstacle(decision.choice, load)
-        feasible = [own for own in layouts._offered["rollout"] if not layouts._costs.obstacle(own, load)]
+        feasible = [own for own in layouts._candidates["rollout"] if not layouts._costs.obstacle(own, load)]
         assert {own.layout.tp for own in feasible} <= {4, 8}  # 145 GB of weights in less than 4 times 68 GB
         fastest = min(feasible, key=lambda own: layouts._costs.seconds(own, load))
         if decision.choice != fastest:  # the switch from TP 8, which the run begins with, has to pay
