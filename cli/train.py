@@ -24,16 +24,16 @@ def _number(steps: str) -> int:
 def _check_names(recipe: "Config") -> None:
     """Raises EarlError for an algorithm, a model or a player that cannot be. The preflight does so too, and needs torch
     first."""
-    from earl.algorithms.registry import algorithm
+    from earl.algorithms.registry import algorithm_of
 
-    path, own = recipe.model.path, recipe.algorithm
+    path = recipe.model.path
     if path is not None and not Path(path).exists():
         from earl.engine.source import hub_id
 
         hub_id(path)
     for one in recipe.each_env():
         _check_players(one)
-    algorithm(own.name, **own.options)
+    algorithm_of(recipe)
 
 
 def _check_players(recipe: "Config") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from earl.algorithms.registry import algorithm
+from earl.algorithms.registry import algorithm_of
 from earl.config import Config
 from earl.trajectory import TRUNCATING
 
@@ -44,7 +44,7 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
 
 
 def _needs_groups(config: Config) -> bool:
-    return algorithm(config.algorithm.name, **config.algorithm.options).needs_groups
+    return algorithm_of(config).needs_groups
 
 
 GUARD = "guard"

@@ -68,7 +68,8 @@ class Algorithm(Section):
     """Mean over `token`s of a minibatch; or over rows (contexts), `sequence`: of each row's mean, `constant`: of each
     row's sum divided by `constant_tokens`."""
     constant_tokens: int = Field(256, ge=1)
-    """Divides the sum of a row where aggregation = "constant"."""
+    """Divides the sum of a row where aggregation = "constant"; absent: the most tokens that a row of the recipe may
+    sample, `agent.max_turn_tokens` under the history `board_only`, else `context.limit`."""
     drop_flat_groups: bool = False
     """Leave groups whose episodes all have the same return out of the update, and so out of its means."""
 

@@ -12,6 +12,7 @@ from earl.recipe import explained
 
 if TYPE_CHECKING:
     from earl.algorithms.base import Algorithm
+    from earl.config import Config
 
 ALGORITHMS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("earl.algorithms.grpo:GRPO", {}),
@@ -40,6 +41,16 @@ def algorithm(name: str, /, **options: object) -> "Algorithm":
         return kind(**{**preset, **options})
     except ValidationError as error:
         raise EarlError(explained(error, "algorithm", "options")) from None
+
+
+def algorithm_of(config: "Config") -> "Algorithm":
+    """The algorithm of a recipe."""
+    own = algorithm(config.algorithm.name, **config.algorithm.options)
+    if "constant_tokens" in own.model_fields_set:
+        return own
+    a_turn = config.agent.history == "board_only"
+    longest = config.agent.max_turn_tokens if a_turn else config.context.first_limit
+    return own.model_copy(update={"constant_tokens": longest})
 
 
 def _class_of(name: str) -> "tuple[type[Algorithm], Mapping[str, Any]]":

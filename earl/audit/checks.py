@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.algorithms.registry import algorithm
+from earl.algorithms.registry import algorithm_of
 from earl.audit.case import Case
 from earl.audit.findings import Fault, Finding, Unchecked
 from earl.audit.rebuild import Replay, Slot, more, runs, slots_of
@@ -30,7 +30,7 @@ def check_advantages(case: Case) -> Iterator[Finding]:
     if len(stored) != len(case.replays):
         raise Unchecked("not all episodes of the step can be told")
     how = config.algorithm
-    if not algorithm(how.name, **how.options).needs_values and how.kl == how.loss_kl:
+    if not algorithm_of(config).needs_values and how.kl == how.loss_kl:
         yield from _compare(case, expected_advantages(config, groups), TOLERANCE)
     elif (saved := case.run.checkpoints.get(case.step - 1)) is not None:
         yield from _compare(case, prepared_advantages(config, saved.path, groups), VALUES_TOLERANCE)
@@ -48,7 +48,7 @@ def prepared_advantages(config: Config, weights: Path, groups: Sequence[Group]) 
 
 def expected_advantages(config: Config, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
     """One array [K] per episode, one value per turn; zeros for an episode that is not learned from."""
-    how = algorithm(config.algorithm.name, **config.algorithm.options)
+    how = algorithm_of(config)
     rule = learnable(config)
     kept = rule.learned(groups)
     counts = [trajectory.num_values for trajectory in trajectories_of(kept)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
 from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
-from earl.algorithms.registry import algorithm as algorithm_named
+from earl.algorithms.registry import algorithm_of
 from earl.batch import Batch, Rows, alike, chunks_by_tokens, deal, distinct, repeats
 from earl.config import Config, LearnerConfig
 from earl.documents import Fingerprints
@@ -353,7 +353,7 @@ class Learner:
 
 def make_learner(config: Config, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a recipe, spread over `ranks`."""
-    values = algorithm_named(config.algorithm.name, **config.algorithm.options).needs_values
+    values = algorithm_of(config).needs_values
     return Learner(policy, config.learner, config.rollout.temperature, ranks, values, Truncation.of(config.rollout))
 
 

@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from transformers import AutoConfig
 
-from earl.algorithms.registry import algorithm
+from earl.algorithms.registry import algorithm_of
 from earl.batch import Batch, Rows
 from earl.config import Config
 from earl.dispatch.weights import BUCKET_BYTES, Weight, pack, plan_weights
@@ -263,7 +263,7 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
 def record_step(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
     """Record a learner's step on one rank, after a small step that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
-    kind = algorithm(config.algorithm.name, **config.algorithm.options)
+    kind = algorithm_of(config)
     policy, ranks = Policy(meta_model(described), None), Shards(mesh, FakeWeights())
     with Recorder(groups_of(mesh), fake) as recorder:
         loading, learner = recorder.stage("load", lambda: make_learner(config, policy, ranks))
@@ -294,7 +294,7 @@ def _rows(job: TraceJob, vocab: int) -> tuple[Rows, RowShare]:
 
 def _experience(learner: Learner, config: Config, rows: Rows, part: RowShare) -> Batch:
     """Prepare experience like `earl.placement.pipeline.StepPipeline.prepare`, with made-up advantages and returns."""
-    kind, how = algorithm(config.algorithm.name, **config.algorithm.options), config.algorithm
+    kind, how = algorithm_of(config), config.algorithm
     if kind.needs_values:
         learner.turn_values(rows, kind.by_token, part)
     if how.kl and not how.loss_kl:

@@ -293,9 +293,9 @@ class CostModel:
         own = self.config.algorithm
         if ":" not in own.name:
             return own.name == "ppo"
-        from earl.algorithms.registry import algorithm  # loads torch, which a plan of earl's own ones does without
+        from earl.algorithms.registry import algorithm_of  # loads torch, which a plan of earl's own ones does without
 
-        return algorithm(own.name, **own.options).needs_values
+        return algorithm_of(self.config).needs_values
 
     def learner_seconds(self, choice: Choice, load: Load) -> float:
         times = self.config.learner.epochs if choice.stage == "update" else self.passes

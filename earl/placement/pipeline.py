@@ -13,7 +13,7 @@ from earl.algorithms.base import Advantages, Algorithm
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.loss import KlEstimator
 from earl.algorithms.rae import NO_BASELINES, Baselines, baselines_after
-from earl.algorithms.registry import algorithm
+from earl.algorithms.registry import algorithm_of
 from earl.batch import Batch, Rows
 from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.documents import Fingerprints
@@ -166,7 +166,7 @@ class StepPipeline:
     ) -> None:
         self.config, self.world, self.shape = config, world, shape
         self.learner, self.players = learner, players
-        self.algorithm = algorithm(config.algorithm.name, **config.algorithm.options)
+        self.algorithm = algorithm_of(config)
         self._learnable = learnable(config)
         self._limit = config.context.first_limit
         self._laid_out = config

@@ -11,7 +11,7 @@ from earl.agents.parser import THINK_OPEN, ActionParser, Unreadable, parse, pars
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent, ScriptedPlayer
 from earl.agents.scripted.registry import AFTER, ANY, EXPLOITER, PAST, RUN, SELF, agent, is_policy, player
-from earl.algorithms.registry import algorithm
+from earl.algorithms.registry import algorithm_of
 from earl.config import AlgorithmConfig, Config, OneEnvConfig, ToolsConfig
 from earl.engine.model import Policy
 from earl.envs import registry
@@ -261,7 +261,7 @@ def _check_policy(key: str, name: str, env: str) -> None:
 
 def _check_algorithm(config: AlgorithmConfig, recipe: Config) -> None:
     with setting("algorithm"):
-        how = algorithm(config.name, **config.options)
+        how = algorithm_of(recipe)
     if config.kl_in == "reward" and (how.needs_baselines or not recipe.context.learn_truncated):
         what = f"{config.name}'s running baselines" if how.needs_baselines else "episodes that a limit cut off"
         raise EarlError(

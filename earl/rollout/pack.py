@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from earl.algorithms.base import Advantages, Algorithm, value_counts
 from earl.algorithms.rae import NO_BASELINES, Baselines, turn_baselines
-from earl.algorithms.registry import algorithm
+from earl.algorithms.registry import algorithm_of
 from earl.batch import Batch, Rows, offsets_of
 from earl.config import Config
 from earl.trajectory import (
@@ -194,7 +194,7 @@ class Learnable:
 
 
 def learnable(config: Config) -> Learnable:
-    context, own = config.context, algorithm(config.algorithm.name, **config.algorithm.options)
+    context, own = config.context, algorithm_of(config)
     return Learnable(context.learn_truncated, not own.drop_flat_groups, context.length_penalty)
 
 

@@ -12,9 +12,10 @@ from earl.algorithms.base import per_turn
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.ppo import estimated_advantages
 from earl.algorithms.rae import baselines_after, turn_baselines
-from earl.algorithms.registry import ALGORITHMS, algorithm
+from earl.algorithms.registry import ALGORITHMS, algorithm, algorithm_of
 from earl.envs import registry
 from earl.errors import EarlError
+from earl.recipe import build
 from earl.trajectory import Group, StopReason
 
 # Two groups; the episodes have 1 to 3 turns, so that values per turn and per episode cannot be mixed up.
@@ -180,6 +181,20 @@ def test_rloo_does_not_clip():
 def test_options_change_a_preset():
     how = algorithm("dr_grpo", constant_tokens=99)
     assert (how.scale, how.aggregation, how.constant_tokens) == ("none", "constant", 99)
+
+
+@pytest.mark.parametrize(
+    ("history", "options", "tokens"),
+    [("board_only", {}, 4), ("full", {}, 90), ("full", {"constant_tokens": 7}, 7)],  # a row: a turn, an episode
+)
+def test_the_divisor_of_rows_follows_from_the_recipe(history, options, tokens):
+    recipe = {
+        "env": {"name": "tictactoe"},
+        "agent": {"history": history, "max_turn_tokens": 4},
+        "context": {"limit": 90},
+        "algorithm": {"name": "dr_grpo", "options": options},
+    }
+    assert algorithm_of(build(recipe)).constant_tokens == tokens
 
 
 THEIRS = """
