@@ -42,8 +42,8 @@ class EvaluateConfig(Section):
     opponents: list[str] = Field([])
     """Opponents to measure against; empty in tool tasks."""
     held_out: list[str] = Field([])
-    """More opponents of the evaluation at the end, and those of `earl eval` unless it names others: none that the run
-    learns from, or selects weights by."""
+    """Opponents that are never trained on: met in the evaluation at the end and, by default, in `earl eval`. Weights
+    are not selected by them."""
     exact: bool = False
     """Enumerate every reply of the opponents instead of playing `episodes` games."""
     episodes: int = Field(200, ge=1)
@@ -51,12 +51,13 @@ class EvaluateConfig(Section):
     final_episodes: int = Field(400, ge=1)
     """The same for the evaluation at the end."""
     collapse: float | None = Field(None, gt=0, lt=1)
-    """An alarm when the mean fraction of lost games is so much above that of the best weights; absent: none."""
+    """Raise an alarm when the mean fraction of lost games exceeds that of the best weights by this much; absent:
+    never."""
     return_to_best: bool = False
-    """At that alarm, go on from the best weights."""
+    """At that alarm, continue from the best weights."""
     patience: int = Field(0, ge=0)
-    """End the run early, once the best weights lose to no reply (`exact`, against `any`) and so many evaluations after
-    them found none that win more; 0: run all steps."""
+    """End the run early once the best weights lose to no reply (`exact`, against `any`) and this many later evaluations
+    found no weights that win more; 0: run all steps."""
 
 
 class RunConfig(Section):
@@ -67,13 +68,14 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, lt=1 << 63)
     """The same seed gives the same run, to the bit."""
     processes: int = Field(2, ge=1)
-    """Processes that share the work of a step. A different number sums gradients in another order."""
+    """Processes that share the work of a step. Another number sums gradients in another order, so results differ
+    slightly."""
     checkpoint_every: int = Field(20, ge=1)
     """Steps between checkpoints; the last two and the best are kept."""
     pool: int = Field(8, ge=2, le=1000)
-    """Checkpoints that are kept as the opponents `past`."""
+    """Number of checkpoints kept as the opponents `past`."""
     keep_trajectories_every: int = Field(10, ge=1)
-    """Steps between those whose trajectories are stored."""
+    """Trajectories are stored every this many steps."""
 
 
 class TrackConfig(Section):
@@ -100,15 +102,15 @@ class ModelConfig(Section):
     heads: int = Field(4, ge=1, le=1024)
     """Attention heads."""
     head_dim: int = Field(32, ge=8, le=1024, multiple_of=2)
-    """Size of a head, even for its rotary positions. 32 is the smallest that vLLM can serve on a CPU."""
+    """Size of a head; rotary positions need an even number. 32 is the smallest that vLLM can serve on a CPU."""
     intermediate: int = Field(128, ge=8, le=1 << 20)
     """Width inside the feed-forward layers."""
     max_positions: int = Field(1024, ge=16)
     """Longest context that the model can see, in tokens."""
     alphabet: Literal["ascii", "unicode"] = "ascii"
-    """What a new model reads and writes: `unicode` has a token for every byte of a character that is not ASCII."""
+    """Characters of a new model's tokenizer. `unicode` adds a token for every byte of characters outside ASCII."""
     cells: str = Field("", max_length=4)
-    """Characters of which up to four in a row are one token, such as the cells of a board: `.XO`."""
+    """Up to four consecutive characters of this set form one token, such as the cells of a board: `.XO`."""
 
     @field_validator("cells")
     @classmethod
@@ -132,12 +134,12 @@ class WarmStartConfig(Section):
     teacher: str = "random"
     """The scripted player whose actions are the labels. `random` teaches only the format of a reply."""
     data: str | None = None
-    """Episodes in place of a teacher's: a file .jsonl of chats, a line {"messages": [{"role": …, "content": …}, …]} for
-    each; or a file .parquet of a run's trajectories, or their folder."""
+    """Imitate stored episodes instead of a teacher: a .jsonl file with one chat per line, {"messages": [{"role": …,
+    "content": …}, …]}; a .parquet file of a run's trajectories; or a folder of such files."""
     opponents: dict[str, Share] = Field({})
     """Opponent → share; empty: those of [env]."""
     noise: float = Field(0.25, ge=0, le=1)
-    """Share of turns where a random legal action is played, while the label stays the teacher's."""
+    """Share of turns in which a random legal action is played; the label is still the teacher's action."""
     episodes: int = Field(256, ge=1)
     """New teacher episodes per step."""
     minibatches: int = Field(8, ge=1)
@@ -145,48 +147,47 @@ class WarmStartConfig(Section):
     epochs: int = Field(1, ge=1)
     """Passes over a step's episodes; more than one pays where the teacher is slow."""
     aggregate: bool = False
-    """A step learns from the episodes of the steps before it too (DAgger's union of data, Ross et al. 2011), in as many
-    times more minibatches: else what was learned from few of them is forgotten in the next step."""
+    """Each step also learns from the episodes of all earlier steps (DAgger's union of data, Ross et al. 2011), with
+    proportionally more minibatches."""
     learning_rate: float = Field(2e-3, gt=0, le=1)
     """At the first step."""
     final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step of the warm start, reached linearly; absent: constant."""
     distill: float = Field(0.0, ge=0)
-    """Weight of the teacher's labels in the loss of reinforcement learning, where the teacher is asked what it would do
-    in each state that the policy comes to; times 1 less the policy's return as a share of the teacher's, and 0 for good
-    once that is 0."""
+    """Weight of a loss on the teacher's labels during reinforcement learning; the teacher labels each state that the
+    policy visits. It is multiplied by 1 - (the policy's return / the teacher's) and stays 0 once it reaches 0."""
     distill_steps: int = Field(0, ge=0)
-    """Steps of reinforcement learning after which the teacher is not asked any more; 0: all."""
+    """Steps of reinforcement learning with such labels; 0: all."""
 
 
 class AlgorithmConfig(Section):
     """[algorithm]"""
 
     name: str = "grpo"
-    """One of the algorithm registry, or MODULE:NAME, a class of yours."""
+    """A name of the algorithm registry, or your own class as MODULE:NAME."""
     options: dict[str, bool | int | float | str] = Field({})
-    """Settings of that algorithm, such as `clip`; see docs/design/algorithms.md. What it does not have is refused."""
+    """Settings of that algorithm, such as `clip`; see docs/design/algorithms.md. Unknown ones are refused."""
     entropy: float = Field(0.0, ge=0)
-    """Weight of the entropy over action tokens."""
+    """Weight of the entropy bonus over action tokens."""
     final_entropy: float | None = Field(None, ge=0)
     """Its weight at the last step; absent: constant."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence to the reference, the model as it was when RL began."""
     reset_reference: int | None = Field(None, ge=1)
-    """Every so many steps of reinforcement learning the policy becomes the reference; absent: never."""
+    """Replace the reference by the current policy every this many steps of reinforcement learning; absent: never."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Whether it is a term of the loss at each token, or taken off the rewards of the turns whose tokens diverge."""
+    """Where the KL divergence is applied: added to each token's loss, or subtracted from the reward of each turn."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How that divergence is estimated at each token; with r = π_ref/π, k1: -log r, k2: (log r)²/2, k3: r - 1 - log r.
-    As a loss, k1 has no gradient on average."""
+    """Estimator of the divergence at each token. With r = π_ref/π, k1: -log r, k2: (log r)²/2, k3: r - 1 - log r. In
+    the loss, k1 has no gradient on average."""
     correction: Literal["none", "token", "sequence"] = "none"
-    """Truncated importance weights from the sampler's policy to the learner's as an update begins, by token or by
-    sequence. Not set, where rollout runs ahead or the arithmetic of samplers differs: token."""
+    """Truncated importance weights between the sampler's policy and the learner's at the start of an update, per token
+    or per sequence. Default `token` where rollout runs ahead or the sampler's arithmetic differs, such as vLLM's."""
     correction_cap: float = Field(2.0, ge=1)
     """The largest such weight."""
     correction_excess: Literal["cap", "drop"] = "cap"
-    """What becomes of a larger weight; `drop`: tokens, or rows, with one above the cap or below its inverse are not
-    learned from."""
+    """`cap`: larger weights are cut to the cap. `drop`: tokens (or rows) whose weight is above the cap or below its
+    inverse are not learned from."""
 
     @property
     def loss_kl(self) -> float:
@@ -202,9 +203,9 @@ class LearnerConfig(Section):
     final_learning_rate: float | None = Field(None, ge=0, le=1)
     """At the last step; absent: constant."""
     schedule: Literal["linear", "cosine"] = "linear"
-    """Shape of the way to the final learning rate."""
+    """Shape of the decay to the final learning rate."""
     decay_from: float = Field(0.5, ge=0, le=1)
-    """Share of the RL steps after which learning rate and entropy go to their final values."""
+    """Share of the RL steps after which learning rate and entropy weight begin to decay to their final values."""
     warmup_steps: int = Field(0, ge=0)
     """RL steps over which the learning rate rises from 0."""
     minibatches: int = Field(1, ge=1)
@@ -212,20 +213,20 @@ class LearnerConfig(Section):
     epochs: int = Field(1, ge=1)
     """Passes over a step's batch."""
     micro_batch_tokens: int = Field(2048, ge=16)
-    """Tokens of one forward and backward pass; with placement.cp they are split over so many devices."""
+    """Tokens of one forward and backward pass; with placement.cp they are split over that many devices."""
     clip_grad_norm: float = Field(1.0, gt=0)
-    """Longest gradient; longer ones are scaled down."""
+    """Largest norm of the gradient; larger gradients are scaled down to it."""
     weight_decay: float = Field(0.0, ge=0)
-    """AdamW's, decoupled from the gradient."""
+    """AdamW's decoupled weight decay."""
     beta1: float = Field(0.9, ge=0, lt=1)
-    """AdamW's decay of the gradient's mean."""
+    """AdamW's decay rate of the first moment."""
     beta2: float = Field(0.99, ge=0, lt=1)
-    """AdamW's decay of its square's mean."""
+    """AdamW's decay rate of the second moment."""
     ema: float = Field(0.0, ge=0, lt=1)
-    """Decay of a running mean of the weights over updates, (1 + n) / (10 + n) after n where that is less, which the
-    weights become after the last step; these are the run's best. 0: none."""
+    """Decay of an exponential moving average of the weights; after n updates at most (1 + n) / (10 + n). The average
+    replaces the weights after the last step and counts as the run's best. 0: none."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the computation; the weights that are trained stay float32. Not set, on GPUs: bfloat16."""
+    """Type of the computation; the trained weights stay float32. Default on GPUs: bfloat16."""
     recompute: bool = False
     """Recompute activations in the backward pass instead of keeping them."""
     offload: bool = False
@@ -245,15 +246,15 @@ class SamplerConfig(Section):
     """[sampler]: what decodes the model's replies."""
 
     engine: Literal["auto", "local", "vllm"] = "auto"
-    """`local`: earl's own, on CPU. `vllm`: vLLM, on GPUs or on CPU. `auto`: the faster one for model and hardware."""
+    """`local`: earl's own, on CPU. `vllm`: vLLM, on GPU or CPU. `auto`: the faster one for this model and hardware."""
     tp: int = Field(1, ge=1)
-    """Devices that one copy of the model is split over. Not set, on GPUs: as planned, the fastest that fits."""
+    """Devices that one copy of the model is split over. Default on GPUs: the fastest planned layout that fits."""
     compiled: bool = False
     """vLLM: compile the model; takes longer to start."""
     memory_share: float = Field(0.85, gt=0, lt=1)
     """vLLM on GPUs: share of a device's memory for weights and KV cache."""
     kv_cache_gib: float | None = Field(None, gt=0)
-    """On CPU: memory for the KV cache of one process. Not set: vLLM takes 1, earl's own what a step's episodes need."""
+    """On CPU: memory for the KV cache of one process. Default: 1 for vLLM; what a step's episodes need for `local`."""
 
     @property
     def cache_bytes(self) -> int | None:
@@ -266,43 +267,43 @@ class PlacementConfig(Section):
 
     kind: Literal["auto", "embedded", "colocated", "disaggregated"] = "auto"
     """`embedded`: in `run.processes` processes, without Ray. `colocated`: rollout and learner take turns on the same
-    devices. `disaggregated`: each has its own. `auto`: colocated with GPUs and Ray, or where an address or GPUs are
-    named; else embedded."""
+    devices. `disaggregated`: each has its own. `auto`: colocated if there are GPUs and Ray, or if `address` or `gpus`
+    is set; else embedded."""
     address: str | None = None
-    """Of a Ray cluster: HOST:PORT, or `auto` for the one that this machine is part of; absent: an own one, here."""
+    """Address of a Ray cluster: HOST:PORT, or `auto` for the one this machine belongs to; absent: start one here."""
     gpus: str | None = None
-    """What of it may be used: HOSTSxGPUSxKIND such as `16x8xH100`, or GPUSxKIND on one host; absent: all GPUs."""
+    """GPUs of the cluster to use: HOSTSxGPUSxKIND such as `16x8xH100`, or GPUSxKIND on one host; absent: all."""
     dp: int = Field(1, ge=1)
-    """Learner: data-parallel copies, over which parameters are sharded (FSDP2). Not set, on GPUs: as planned."""
+    """Learner: data-parallel size; parameters are sharded over it (FSDP2). Default on GPUs: as planned."""
     tp: int = Field(1, ge=1)
-    """Learner: tensor-parallel devices of one copy. Not set, on GPUs: as planned, the fastest that fits."""
+    """Learner: tensor-parallel size. Default on GPUs: the fastest planned layout that fits."""
     cp: int = Field(1, ge=1)
-    """Learner: context-parallel devices, over which the tokens of a micro-batch are split, each with tp neighbours.
-    Parameters are sharded over dp x cp."""
+    """Learner: context-parallel size; the tokens of a micro-batch are split over it. Parameters are sharded over dp x
+    cp."""
     ep: int = Field(1, ge=1)
-    """Learner: devices over which the experts of a mixture are spread, out of dp x tp x cp of a replica; tokens travel
-    to them. Not set, on GPUs: as planned."""
+    """Learner: expert-parallel size; the experts of a mixture are spread over this many of a replica's dp x tp x cp
+    devices, and tokens are sent to them. Default on GPUs: as planned."""
     replicas: int = Field(1, ge=1)
-    """Learner: groups of devices that hold the parameters once each, out of dp (hybrid sharding, HSDP): gradients are
-    summed over them once per optimizer step. Not set, on GPUs: as planned."""
+    """Learner: replicas of the sharded parameters, a divisor of dp (hybrid sharding, HSDP); gradients are summed over
+    them once per optimizer step. Default on GPUs: as planned."""
     samplers: int = Field(1, ge=1)
-    """Copies of the sampler, each of sampler.tp devices. Not set, on GPUs: as many as there are prompts and GPUs."""
+    """Copies of the sampler, each on sampler.tp devices. Default on GPUs: as many as prompts and GPUs allow."""
     environments: int = Field(0, ge=0)
-    """Processes that play the episodes away from their samplers, each on a CPU core and without a GPU; 0: episodes
-    live with their sampler."""
+    """Processes that play episodes apart from the samplers, each on a CPU core without a GPU; 0: episodes are played in
+    the sampler's process."""
     max_staleness: int = Field(0, ge=0)
-    """How many weight versions rollout may run ahead of the learner; 0: they take turns. Disaggregated only."""
+    """How many weight versions rollout may lag behind the learner; 0: they take turns. Disaggregated only."""
     checksums: bool = False
-    """Whether rows and weights are checked when they arrive; what is damaged is sent again."""
+    """Whether rows and weights carry checksums; what arrives damaged is sent again."""
     memory_gib: float | None = Field(None, gt=0)
-    """Colocated and disaggregated on CPUs: what each process may take of memory above what it has at its start. A GPU
-    is its own budget."""
+    """Memory that each process may take beyond what it has at its start; colocated and disaggregated on CPUs only. On a
+    GPU its own memory is the limit."""
     heartbeat_seconds: float = Field(10.0, gt=0)
-    """A process without a heartbeat for so long is taken for dead and replaced."""
+    """A process whose heartbeat is missing for this long is declared dead and replaced."""
     stage_seconds: float = Field(1800.0, gt=0)
-    """The longest that one stage of a step may take before an actor that has not answered is taken for hung."""
+    """Longest time of one stage of a step; an actor that has not answered by then is declared hung."""
     max_recoveries: int = Field(100, ge=0)
-    """Failures that are mended before the run gives up."""
+    """Failures that a run recovers from before it ends with an error."""
 
     @property
     def ranks(self) -> int:
@@ -319,12 +320,12 @@ class SelectorConfig(Section):
     """[selector]: layouts that change while a run goes on."""
 
     kind: Literal["off", "auto"] = "off"
-    """`auto`: before each stage of a step the fastest layout that its contexts leave room for: of the learner
-    dp × tp × cp over as many ranks, with and without recompute, with half and twice the micro-batch, on GPUs with
-    offload, as far as these are left at their defaults; of rollout copies × tp over as many devices. `off`: as set.
-    What `earl profile` has measured here is known from the first step on."""
+    """`auto`: before each stage of a step, take the fastest layout that fits its contexts. For the learner: dp × tp ×
+    cp over the same ranks and, where the recipe leaves them at their defaults, recompute, half and twice the
+    micro-batch, and on GPUs offload. For rollout: copies × tp over the same devices. `off`: layouts as set.
+    Measurements of `earl profile` on this machine are used from the first step on."""
     profile: bool = False
-    """Measure layouts before a new run begins, as `earl profile` does; what is known is not measured again."""
+    """Measure layouts before a new run begins, as `earl profile` does; known ones are not measured again."""
 
 
 # Environments, opponents, and the form of an episode: [env], [agent], [context], [rollout].
@@ -365,36 +366,36 @@ class OneEnvConfig(Section):
     options: dict[str, bool | int | float | str] = Field({})
     """Arguments of the environment."""
     grow: dict[str, int] = Field({})
-    """Options that grow with the run: what each is at the last step, from what `options` says at the first. Matches
-    are played under `options`."""
+    """Options that change linearly over the run: the value at the last step; `options` has the value at the first.
+    Evaluation uses `options`."""
     levels: dict[str, Annotated[list[bool | int | float | str], Field(min_length=1)]] = Field({}, max_length=1)
-    """In tool tasks an option → its values, one of which every task is drawn with, such as num_operations = [2, 4, 8];
-    with equal shares, unless `prefer` changes them. Matches are played under `options`."""
+    """Difficulty levels of a tool task: an option and its values, such as num_operations = [2, 4, 8]. Each task gets
+    one of them, in equal shares unless `prefer` changes these. Evaluation uses `options`."""
     opponents: dict[str, ShareOverSteps] = Field({})
-    """Opponent → share of the episodes, or [first, last]: that at the first and at the last step, with a straight way
-    between them; shares are relative. Empty in tool tasks. `self`: the policy has both seats of a game, and learns from
-    both; `past`: earlier checkpoints of the run; `run:NAME@STEP`: a checkpoint of another; `exploiter`: makes the
-    moves that beat the policy in the last evaluation, and random ones where it answers otherwise, or lost none."""
+    """Opponent → relative share of the episodes, or [first, last] for a share that changes linearly over the run. Empty
+    in tool tasks. `self`: the policy plays both seats and learns from both. `past`: earlier checkpoints of this run.
+    `run:NAME@STEP`: a checkpoint of another run. `exploiter`: replays the moves that beat the policy in the last
+    evaluation; where the policy answers differently, or lost no game, it moves at random."""
     prefer: Literal["none", "hard", "informative"] = "none"
-    """What the shares of levels and of opponents other than `self` are multiplied by. `hard`: what the policy loses
-    there, 1 less its running mean result, where a draw is 0.5. `informative`: the running variance of the results in a
-    group, which is p(1 - p) where a share p is won and the rest lost."""
+    """Multiplies the shares of levels and of opponents other than `self`. `hard`: by 1 - the running mean result (win
+    1, draw 0.5). `informative`: by the running variance of results within a group, which is p(1 - p) if a share p is
+    won and the rest lost."""
     random_replies: int = Field(0, ge=0, le=1000)
-    """In a game against `self` one seat makes up to so many random moves first, as many as chance says, and the policy
-    has it from then on: so the other seat meets every reply."""
+    """In a game against `self`, one seat begins with a random number of random moves, at most this many, before the
+    policy takes it over; so the other seat meets replies that the policy would not make."""
     restarts: float = Field(0.0, ge=0, le=1)
-    """Share of the games against `self` that begin at positions from which the policy lost others, most often where it
-    holds half of the games: a curriculum out of the run's own games."""
+    """Share of the games against `self` that begin at positions of games that the policy lost; positions that it holds
+    in about half of its games are drawn most often."""
     delay_seconds: float = Field(0.0, ge=0)
-    """Median of a simulated heavy-tailed wait before every answer of the environment: a rehearsal of slow tools."""
+    """Median of a simulated heavy-tailed delay before every answer of the environment, to rehearse slow tools."""
 
     processes: int = Field(0, ge=0, le=1024)
-    """Processes for environments, of each process that plays: one that hangs, crashes or fills memory is ended, and
-    only its own episode with it. 0: environments answer in the process that plays."""
+    """Environment processes per process that plays episodes. One that hangs, crashes or exceeds its memory is killed,
+    and only its own episode ends. 0: environments run in the process that plays."""
     step_timeout_seconds: float | None = Field(None, gt=0)
-    """Longest time of a reset or a step, after which the environment's process is ended; takes `processes`."""
+    """Longest time of a reset or a step, after which the environment's process is killed; needs `processes`."""
     memory_mb: int | None = Field(None, ge=64)
-    """Largest data of one of `processes`, in MiB (kept on Linux); absent: 4096."""
+    """Memory limit of each of `processes`, in MiB (enforced on Linux); absent: 4096."""
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "OneEnvConfig":
@@ -437,7 +438,7 @@ class OtherEnvConfig(OneEnvConfig):
     """[[env.others]]: another environment of the same run, with the keys of [env] and these."""
 
     share: float = Field(gt=0, le=1e6, allow_inf_nan=False)
-    """Share of the groups, next to 1 for the environment of [env]."""
+    """Share of the groups, relative to 1 for the environment of [env]."""
     teacher: str | None = None
     """Absent: warm_start.teacher."""
 
@@ -446,11 +447,11 @@ class EnvConfig(OneEnvConfig):
     """[env]: the environment and its opponents."""
 
     edition: int = Field(2, ge=1)
-    """Of the rules of earl's own environments. A run of an earlier edition is refused where its environment has changed
-    since, except for its report."""
+    """Version of the rules of earl's own environments. A run of an earlier edition whose environment has changed since
+    can only be reported."""
     others: list[OtherEnvConfig] = Field([])
-    """More environments of the same run: tables [[env.others]] with the keys of [env], `share` (of the groups, next to
-    1 for this one) and `teacher` (absent: warm_start.teacher). Each is evaluated against its `opponents`."""
+    """More environments of the same run: tables [[env.others]] with the keys of [env], `share` (of the groups, relative
+    to 1 for this one) and `teacher` (absent: warm_start.teacher). Each is evaluated against its `opponents`."""
 
     @property
     def each(self) -> dict[str, OneEnvConfig]:
@@ -466,45 +467,46 @@ class EnvConfig(OneEnvConfig):
 
 
 class SandboxConfig(Section):
-    """[sandbox]: what the programs of one episode may use together, where an environment runs any."""
+    """[sandbox]: limits of the programs that one episode runs, all together."""
 
     kind: Literal["local", "bubblewrap", "nsjail", "docker", "podman"] = "local"
-    """What makes its namespaces: earl itself, or another program, see `earl doctor`."""
+    """What isolates the programs: `local`, earl itself; or one of these programs. `earl doctor` tries each."""
     image: str = "docker.io/library/python:3.12-slim"
-    """Of docker or podman, which have it already; with Python 3.11 or later."""
+    """Image for docker or podman, already pulled, with Python 3.11 or later."""
     runtime: str = ""
-    """Of docker or podman, such as "runsc" (gVisor); empty: their own."""
+    """OCI runtime of docker or podman, such as "runsc" (gVisor); empty: their default."""
     seconds: float = Field(5.0, gt=0)
-    """Of one command, by the clock on the wall."""
+    """Wall-clock time limit of one command."""
     memory_mb: int = Field(512, ge=32)
-    """Of all processes, in MiB."""
+    """Memory of all processes, in MiB."""
     scratch_mb: int = Field(64, ge=1)
-    """Of all files, in MiB; they are in memory, and count apart from memory_mb."""
+    """Size of all files, in MiB; they are kept in memory and do not count towards memory_mb."""
     processes: int = Field(64, ge=1, le=4096)
-    """And threads."""
+    """Most processes and threads."""
     output_kb: int = Field(64, ge=1)
-    """Kept of each of standard output and error, in KiB; a program that writes 128 times as much is ended."""
+    """Output kept of stdout and of stderr, in KiB; a program that writes 128 times as much is killed."""
     read: list[Annotated[str, Field(pattern="^/")]] = Field([])
-    """Folders of this machine that programs may read, beside those of the system and of Python."""
+    """Folders that programs may read, in addition to those of the system and of Python."""
     require: list[Literal["seccomp", "landlock", "cgroup"]] = Field(["seccomp", "landlock"])
-    """Layers without which no sandbox starts, see `earl doctor`; namespaces, limits and no_new_privs always are."""
+    """Layers without which no sandbox starts, see `earl doctor`. Namespaces, rlimits and no_new_privs are always
+    required."""
 
 
 class ToolsConfig(Section):
-    """[tools]: limits of calls by the tool's name, over all processes of a run; a call above them waits. Each process
-    that plays, and of these each of env.processes, has the same part of a limit."""
+    """[tools]: limits of calls by the tool's name, over all processes of a run; a call above a limit waits. A limit is
+    divided equally among the processes that play and their env.processes."""
 
     cores: dict[str, Annotated[int, Field(ge=0, le=512)]] = Field({})
-    """Tool → most cores that one call is given, in 1, 2, 4, …: as many as make calls end soonest. Absent: 1 where the
-    environment has a sandbox, else 0, which is no core of its own."""
+    """Tool → most cores of one call. The scheduler gives 1, 2, 4, … cores, whichever lets calls end soonest. Absent: 1
+    if the environment has a sandbox; else 0, no core of its own."""
     at_once: dict[str, Annotated[int, Field(ge=1)]] = Field({})
-    """Tool → calls that run at the same time."""
+    """Tool → most calls at the same time."""
     per_second: dict[str, Share] = Field({})
-    """Tool → calls that begin in a second."""
+    """Tool → most calls that begin per second."""
 
 
 class ExampleMessage(Section):
-    """[[agent.examples]]: a message of a conversation that stands before every episode's own."""
+    """[[agent.examples]]: a message of the conversation that precedes every episode."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -514,32 +516,33 @@ class AgentConfig(Section):
     """[agent]: how the model plays."""
 
     history: Annotated[str, AfterValidator(_a_history)] = "full"
-    """What the model still sees: `full`: everything. `last_turns:K`: the last K rounds. `board_only`: the last
-    observation. `summary:K`: after every K rounds the model writes a summary that stands for all before."""
+    """How much of the episode the model sees. `full`: everything. `last_turns:K`: the last K rounds. `board_only`: the
+    last observation. `summary:K`: after every K rounds the model writes a summary that replaces them."""
     retries: int = Field(0, ge=0)
-    """Replies that may break the rule before the episode is forfeited."""
+    """Invalid replies that are allowed before the episode is forfeited."""
     forfeit_reward: float = -1.0
     """Added to the last turn's reward when an episode ends by forfeit or by a limit."""
     thinking: bool = False
-    """Whether a reply may begin with a <think>…</think> span; the chat template may leave it out of later prompts."""
+    """Whether a reply may begin with a <think>…</think> span; the chat template may drop it from later prompts."""
     parser: str = "exact"
-    """Where in a reply the action stands, behind its thinking: `exact`: the reply is the action, white space and all;
-    `last_line`, `boxed`, `tag:NAME`, `regex:PATTERN`, `json:FIELD`, `tool_call`: there; none, or two that differ, break
-    the rule. `MODULE:NAME` is a function of yours."""
+    """How the action is read from a reply, after any thinking. `exact`: the whole reply, including white space.
+    `last_line`, `boxed`, `tag:NAME`, `regex:PATTERN`, `json:FIELD` or `tool_call`: that part; a reply with none, or
+    with two that differ, is invalid. `MODULE:NAME`: your own function."""
     instructions: bool = False
-    """Whether the conversation begins with the environment's rules in words."""
+    """Whether the conversation begins with the environment's rules."""
     system_prompt: str = ""
-    """Text before the environment's rules, in the system message or, where the chat template has none, the first."""
+    """Text before the environment's rules, in the system message (in the first message if the template has no system
+    role)."""
     examples: list[ExampleMessage] = Field([])
-    """Messages before every conversation, of `user` and `assistant` in turn."""
+    """Messages before every episode, alternately of `user` and `assistant`."""
     chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
-    """What the model's chat template is given by name, such as `enable_thinking = false`."""
+    """Variables for the model's chat template, such as `enable_thinking = false`."""
     max_turn_tokens: int = Field(8, ge=1)
     """Tokens of one reply, thinking included."""
     summary_tokens: int | None = Field(None, ge=1)
     """With `history = "summary:K"`: tokens of one summary; absent: 64."""
     max_turns: int | None = Field(None, ge=1)
-    """Replies per episode; absent: what the environment needs plus the retries."""
+    """Most replies per episode; absent: what the environment needs plus the retries."""
 
     @model_validator(mode="after")
     def _keys_agree(self) -> "AgentConfig":
@@ -554,7 +557,7 @@ class AgentConfig(Section):
 
 
 class ContextConfig(Section):
-    """[context]: how long contexts may grow, and what becomes of episodes that were cut off."""
+    """[context]: how long contexts may grow, and how cut-off episodes are treated."""
 
     limit: Annotated[int | Literal["auto"], BeforeValidator(_a_limit)] = DEFAULT_LIMIT
     """Tokens of the longest context, the reply included. `"auto"`: raised ahead of growth."""
@@ -563,9 +566,9 @@ class ContextConfig(Section):
     ceiling: int | None = Field(None, ge=1)
     """With `limit = "auto"`: the highest; absent: what the model's positions, a micro-batch and memory allow."""
     learn_truncated: bool = True
-    """Whether episodes that a token limit cut off are learned from; if not, they are counted only."""
+    """Whether episodes that a token limit cut off are learned from; if not, they are only counted."""
     length_penalty: float = Field(0.0, ge=0)
-    """Taken off an episode's return, as it is learned from, for every token that the model sampled."""
+    """Subtracted from an episode's return in training for every token that the model sampled."""
 
     @property
     def automatic(self) -> bool:
@@ -597,15 +600,15 @@ class RolloutConfig(Section):
     group_size: int = Field(16, ge=1)
     """Episodes that start alike."""
     temperature: float = Field(1.0, ge=0.01, le=100)
-    """Divides the logits when episodes are sampled, and alike when they are learned from."""
+    """Divides the logits, both when sampling and when learning."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Sample from as few of the most likely tokens as have this probability together, and learn with the policy that
-    does so: log-probs, and what follows from them, are those of the truncated distribution."""
+    """Nucleus sampling: sample from the fewest tokens whose probabilities reach this sum. Training uses the log-probs
+    of the truncated distribution too, so ratios stay unbiased."""
     top_k: int = Field(0, ge=0)
-    """The same for the so many most likely tokens; 0: all. Where both are set, top_p is of what top_k left."""
+    """Sample from this many most likely tokens; 0: all. Applied before top_p."""
     resample: int = Field(0, ge=0, le=100)
-    """Rounds, at most, in which another group is played in place of each that teaches nothing, as all its episodes have
-    the same return (DAPO's dynamic sampling). All count as episodes of the step; 0: none."""
+    """DAPO's dynamic sampling: most rounds in which groups whose episodes all have the same return are replaced by new
+    ones. All played episodes count in the metrics. 0: none."""
 
     @property
     def prompts(self) -> int:
