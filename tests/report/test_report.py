@@ -56,6 +56,17 @@ def test_every_table_counts_a_game_that_repeats_once(runs: Any) -> None:
     assert "96.0 %" not in shown
 
 
+def test_an_opponent_held_out_is_met_at_the_end_only(runs: Any) -> None:
+    folder = runs.run(final=False)
+    recipe = folder.path / "config.toml"
+    recipe.write_text(recipe.read_text().replace("[evaluate]", '[evaluate]\nheld_out = ["mcts:200"]'))
+    with Store(folder.database) as store:
+        store.record_step(
+            60, {}, {}, [MatchResult("tictactoe", "mcts:200", 0, False, 9, 0.4, 0.0, 0.6, 0.0, 0.0)], "final"
+        )
+    assert "mcts:200 moves first met at the end only met at the end only" in section(write(folder), "results")
+
+
 def test_sampled_results_have_intervals_and_exact_ones_leaves(runs: Any) -> None:
     sampled = section(write(runs.run(name="sampled")), "results")
     assert "400 games" in sampled and "95 % interval" in sampled
