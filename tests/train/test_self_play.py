@@ -26,9 +26,10 @@ SELF_PLAY = {
 }
 
 
-def test_the_recipe_of_the_docs_passes_the_preflight(tmp_path):
-    recipe = load_toml(Path(__file__).parents[2] / "docs" / "tictactoe_selfplay.toml")
-    assert preflight(build(recipe), tmp_path).config.env.opponents == {"self": 1, "exploiter": 0.3}
+@pytest.mark.parametrize("name", ["tictactoe_selfplay", "connect4_selfplay", "second_task"])
+def test_recipes_of_the_docs_pass_the_preflight(tmp_path, name):
+    recipe = load_toml(Path(__file__).parents[2] / "docs" / f"{name}.toml")
+    assert preflight(build(recipe), tmp_path).config.env.opponents == recipe["env"]["opponents"]
 
 
 @pytest.mark.slow
