@@ -318,7 +318,7 @@ def _decisions(waiting: int = 3072, repeats: int = 9) -> list[dict[str, float]]:
     curve = SpeedCurve(WIDTHS, tuple(TEST_SECONDS * (TEST_SERIAL + (1 - TEST_SERIAL) / width) for width in WIDTHS))
     kinds = curve, SpeedCurve((1,), (COMMAND_SECONDS,))
     queue = [Action(number, "call", {"memory": 1.0}, "cores", rng.choice(kinds)) for number in range(waiting)]
-    told = []
+    rows = []
     for free in (1, 16, CORES, HOSTS * CORES):
         running = [Begun("cores", 4, 0.0, rng.uniform(0, 10)) for _ in range((HOSTS * CORES - free) // 4)]
         times = []
@@ -326,5 +326,5 @@ def _decisions(waiting: int = 3072, repeats: int = 9) -> list[dict[str, float]]:
             began = thread_time()
             schedule(queue, running, {"cores": free, "memory": 1e9}, {"cores": HOSTS * CORES}, 0.0)
             times.append(1000 * (thread_time() - began))
-        told.append({"waiting": waiting, "free": free, "milliseconds": median(times), "most": max(times)})
-    return told
+        rows.append({"waiting": waiting, "free": free, "milliseconds": median(times), "most": max(times)})
+    return rows

@@ -38,11 +38,15 @@ REPEATS = 3
 
 
 def run(episodes: int, seed: int) -> dict[str, Any]:
-    told = {"training": _training(episodes, seed), "coding": _coding(episodes, seed), "search": _search(episodes, seed)}
+    results = {
+        "training": _training(episodes, seed),
+        "coding": _coding(episodes, seed),
+        "search": _search(episodes, seed),
+    }
     waits = _overhead()
-    took = told["training"]["tools"]["tool/python/run_seconds"]
+    took = results["training"]["tools"]["tool/python/run_seconds"]
     overhead = {"overhead_milliseconds": waits, "overhead": waits / 1000 / took}
-    return {"episodes": episodes, "cores": len(own_cores()), **told, **overhead}
+    return {"episodes": episodes, "cores": len(own_cores()), **results, **overhead}
 
 
 def _overhead(calls: int = 500) -> float:
@@ -141,7 +145,7 @@ def _played(
     the trajectory; None: nothing is held."""
 
     def one(calls: Sequence[TimedCall]) -> tuple[float, list[str]]:
-        waited, told, asked = 0.0, [], perf_counter()
+        waited, results, asked = 0.0, [], perf_counter()
         with pool().action("hold", hold) if hold is not None else nullcontext():
             waited += perf_counter() - asked if hold is not None else 0.0
             since = time.monotonic()
@@ -149,15 +153,15 @@ def _played(
                 time.sleep(call.after)
                 asked = perf_counter()
                 with pool().action(call.tool, widths[call.tool], since) if call.tool in widths else nullcontext():
-                    told.append(call.act())
+                    results.append(call.act())
                 waited += perf_counter() - asked
-        return waited, told
+        return waited, results
 
     began = perf_counter()
     with ThreadPoolExecutor(len(drawn)) as threads:
         done = [*threads.map(one, drawn)]
     calls = sum(map(len, drawn))
-    return perf_counter() - began, sum(waited for waited, _ in done) / calls, [told for _, told in done]
+    return perf_counter() - began, sum(waited for waited, _ in done) / calls, [results for _, results in done]
 
 
 def _compared(ways: dict[str, Callable[[int], Step]]) -> dict[str, Any]:
@@ -233,7 +237,7 @@ def _search(episodes: int, seed: int) -> dict[str, Any]:
         return TimedCall("search", rng.expovariate(1 / REQUEST_GAP), lambda: "\n".join(passages.search(query)))
 
     drawn = [[call() for _ in range(REQUESTS)] for _ in range(episodes)]
-    told: dict[str, Callable[[int], Step]] = {}
+    arms: dict[str, Callable[[int], Step]] = {}
     for name, limited in (("per_action", "search"), ("per_trajectory", "hold")):
         limits = ToolsConfig(at_once={limited: SLOTS}, per_second={"search": RATE})
 
@@ -241,5 +245,5 @@ def _search(episodes: int, seed: int) -> dict[str, Any]:
             with _tools(limits):
                 return _played(drawn, {"search": ()}, () if "hold" in limits.at_once else None)
 
-        told[name] = played
-    return _compared(told)
+        arms[name] = played
+    return _compared(arms)

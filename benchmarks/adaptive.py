@@ -65,8 +65,8 @@ def _row(folder: RunFolder, found: Numbers) -> dict[str, Any]:
     metrics = {name: [value for _, value in points] for name, points in found.metrics.items()}
     timings = {stage: points for stage, points in found.timings.items() if stage not in ASIDE}
     seconds = {stage: sum(value for step, value in points if step) for stage, points in timings.items()}
-    told = [(event.kind, event.step, event.message) for event in found.events]
-    switches = Counter(message.partition(":")[0] for kind, _, message in told if kind == "layout")
+    events = [(event.kind, event.step, event.message) for event in found.events]
+    switches = Counter(message.partition(":")[0] for kind, _, message in events if kind == "layout")
     return {
         "seconds": sum(seconds.values()),
         "steps": found.metrics["loss"][-1][0] if "loss" in metrics else 0,
@@ -77,5 +77,5 @@ def _row(folder: RunFolder, found: Numbers) -> dict[str, Any]:
         "switch_seconds": seconds.get("switch", 0.0),
         "stages": seconds,
         "switches": {stage: switches[stage] for stage in ("rollout", "update")},
-        "told": [one for one in told if one[0] in ("layout", "out_of_memory")],
+        "events": [one for one in events if one[0] in ("layout", "out_of_memory")],
     }

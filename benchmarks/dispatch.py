@@ -208,9 +208,9 @@ def _timed(seat: Seat, way: Way, transport: Transport, made: TransferPlan, held:
 
 def _most(seat: Seat, transport: Transport, number: int) -> int:
     """The largest number of all processes, which all come to know; also a barrier."""
-    count, told = len(seat.hosts), np.array([number], np.int64)
-    sizes = told.nbytes * (1 - np.eye(count, dtype=np.int64))
-    outgoing = {other: told.view(np.uint8) for other in range(count) if other != seat.process}
+    count, message = len(seat.hosts), np.array([number], np.int64)
+    sizes = message.nbytes * (1 - np.eye(count, dtype=np.int64))
+    outgoing = {other: message.view(np.uint8) for other in range(count) if other != seat.process}
     came = transport.exchange(outgoing, sizes).values()
     return max(number, *(int(own.view(np.int64)[0]) for own in came))
 

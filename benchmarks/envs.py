@@ -49,16 +49,16 @@ def run(repeats: int) -> dict[str, Any]:
 
 
 def _compared(env: str, options: dict[str, object], library: str, name: str, repeats: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"env": env, "library": library, "name": name}
+    row: dict[str, Any] = {"env": env, "library": library, "name": name}
     try:
         ways = {"earl": own(env, **options), **LIBRARIES[library](name)}
     except ImportError as error:
-        return {**told, "missing": f"not measured: {error}; pip install 'earl[{library}]', and what this names"}
+        return {**row, "missing": f"not measured: {error}; pip install 'earl[{library}]', and what this names"}
     rates = in_turns({way: partial(rate, episode) for way, episode in ways.items()}, repeats, warm=1)
     for way in [*ways][1:]:
         ratios = [mine / theirs for mine, theirs in zip(rates["earl"], rates[way], strict=True)]
-        told["ratio" if way == library else f"ratio_{way}"] = interval(ratios)
-    return told | {f"{way}_per_second": interval(rates[way]) for way in ways}
+        row["ratio" if way == library else f"ratio_{way}"] = interval(ratios)
+    return row | {f"{way}_per_second": interval(rates[way]) for way in ways}
 
 
 def rate(episode: Episode, number: int) -> float:

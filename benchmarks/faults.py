@@ -79,8 +79,8 @@ def campaign(root: Path, config: Config, plans: Sequence[Sequence[PlannedFault]]
     folders = [finished(root, f"struck-{number}", config, own) for number, own in enumerate(injectors)]
     injected = [fault for injector in injectors for fault in injector.injected]
     events = [event for folder in folders for event in read_numbers(folder.database).events]
-    told = [event.message for event in events if event.kind == "recovered"]
-    seconds = [float(message.rsplit(" in ", 1)[1].removesuffix(" s")) for message in told]
+    messages = [event.message for event in events if event.kind == "recovered"]
+    seconds = [float(message.rsplit(" in ", 1)[1].removesuffix(" s")) for message in messages]
     return {
         "blows": {"all": len(injected), **Counter(what for fault in injected for what in (fault.role, fault.how))},
         "runs": {"all": len(folders), "same": sum(numbers(folder) == numbers(undisturbed) for folder in folders)},

@@ -98,8 +98,8 @@ def _resumed(variant: str, handed: Sequence[Layout], folder: Path) -> Iterator[d
 
 
 def _distributed(layout: Layout, *arguments: Any) -> list[NDArray[np.float64]]:
-    told, *_ = processes.run(None, (0,) * layout.size, _rank, layout, free_port(), *arguments)
-    return list(told)
+    losses, *_ = processes.run(None, (0,) * layout.size, _rank, layout, free_port(), *arguments)
+    return list(losses)
 
 
 def _rank(
@@ -124,15 +124,15 @@ def _rank(
 
 def trained(learner: Learner, updates: range) -> NDArray[np.float64]:
     """Statistics of updates, [updates, 4]."""
-    told = []
+    losses = []
     for number in updates:
         rows = drawn(number)
         reference = learner.logprobs(rows, reference=True)
         rows.reference[rows.mask] = reference[rows.mask]
         update = Update(1e-3, entropy=0.01, kl=0.1, minibatches=1, epochs=1, seed=number)
         stats = learner.update(rows, algorithm("ppo"), update)
-        told.append([stats[name] for name in ("loss", "value_loss", "entropy", "kl_to_reference")])
-    return np.array(told)
+        losses.append([stats[name] for name in ("loss", "value_loss", "entropy", "kl_to_reference")])
+    return np.array(losses)
 
 
 def batch(lengths: Sequence[int], prompt: int, seed: int = 0) -> Batch:

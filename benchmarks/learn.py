@@ -26,7 +26,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 OPPONENTS = {"random": 1, "exploiter": 1}
 RATES = (5e-4, 1e-3, 2e-3)
 SEARCHED = 1_000_000
-"""The seed of the search, which is none of those that are told."""
+"""The seed of the search, which is none of those that are reported."""
 
 
 class Reached(NamedTuple):
@@ -61,9 +61,9 @@ def run(
     if not rows:
         raise EarlError(f"none of the algorithms can be compared: {apart[0]['why']}")
     least = [min(courses[seed][-1].seconds for *_, courses in rows) for seed in range(seeds)]
-    told = [_told(name, rate, courses, least) for name, rate, courses in rows]
+    summaries = [_summary(name, rate, courses, least) for name, rate, courses in rows]
     episodes = steps * runs.common.rollout.episodes
-    return {"episodes": episodes, "seeds": seeds, "seconds": least, "algorithms": told, "left_out": apart}
+    return {"episodes": episodes, "seeds": seeds, "seconds": least, "algorithms": summaries, "left_out": apart}
 
 
 def common(env: str, steps: int, assignments: Sequence[str]) -> Config:
@@ -113,7 +113,7 @@ def course_of(numbers: Numbers, warm: int) -> list[Reached]:
     return points
 
 
-def _told(name: str, rate: float, courses: Sequence[Sequence[Reached]], least: Sequence[float]) -> dict[str, Any]:
+def _summary(name: str, rate: float, courses: Sequence[Sequence[Reached]], least: Sequence[float]) -> dict[str, Any]:
     """The strongest weights of each seed: of all steps, and of those within the seconds of the quickest algorithm."""
     whole = [max(course, key=lambda one: one[:2]) for course in courses]
     timely = [

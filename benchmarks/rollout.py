@@ -200,7 +200,7 @@ def _model(config: Config, repeats: int, concurrent: Sequence[int]) -> dict[str,
     return {
         "parameters": parameters,
         "turns_per_episode": median(own["turns"] for own in measured[concurrent[0]]["local"]),
-        "concurrent": {str(count): _told(passes) for count, passes in measured.items()},
+        "concurrent": {str(count): _summary(passes) for count, passes in measured.items()},
     }
 
 
@@ -223,7 +223,7 @@ def _standing(rates: dict[str, list[float]]) -> list[str]:
     return sorted(shares, key=lambda name: -shares[name])
 
 
-def _told(passes: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+def _summary(passes: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     standing = _standing({name: [own["episodes"] for own in ours] for name, ours in passes.items()})
     auto = CHOICES[choose()]
     best = next(name for name in standing if name != auto)

@@ -18,7 +18,7 @@ def run(repeats: int = 100, executions: int = 0) -> dict[str, Any]:
     ready = local.LocalSandbox()
     _play(ready)
     ways = {"bare": _bare, "warm": lambda: _play(ready), "new": _new}
-    told = {name: _percentiles(times) for name, times in _timed(ways, repeats).items()}
+    percentiles = {name: _percentiles(times) for name, times in _timed(ways, repeats).items()}
     before = _held()
     for _ in range(executions):
         _play(ready)
@@ -28,7 +28,7 @@ def run(repeats: int = 100, executions: int = 0) -> dict[str, Any]:
     ways = {"bare": _bare, "cold": _new}
     beside = {name: _percentiles(times) for name, times in _timed(ways, repeats, local.stop_server).items()}
     ratio = beside["cold"]["p50"] / beside["bare"]["p50"]
-    return {"milliseconds": {**told, "cold": beside["cold"]}, "cold_over_bare": ratio, "leaked": leaked}
+    return {"milliseconds": {**percentiles, "cold": beside["cold"]}, "cold_over_bare": ratio, "leaked": leaked}
 
 
 def _bare() -> None:

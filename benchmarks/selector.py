@@ -250,7 +250,7 @@ def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
         decisions.append(selector.decide(simulated.stage, step))
         return decisions[-1].choice
 
-    def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
+    def record(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
         if switch:
             selector.switched(choice, switch)
         if seconds is None:
@@ -258,7 +258,7 @@ def selected(simulated: SimulatedRun, profiled: bool = True) -> StrategyResult:
         else:
             selector.measured(choice, simulated.loads[step], seconds)
 
-    course = played(simulated, choose, told)
+    course = played(simulated, choose, record)
     return replace(course, unforced_backs=_free_backs(decisions))
 
 
@@ -291,11 +291,11 @@ def by_range(simulated: SimulatedRun) -> StrategyResult:
         fits = {choice: own for choice, own in measured[bucket].items() if bucket < barred.get(choice, bucket + 1)}
         return min(fits, key=lambda choice: fits[choice])
 
-    def told(step: int, choice: Choice, seconds: float | None, _: float) -> None:
+    def record(step: int, choice: Choice, seconds: float | None, _: float) -> None:
         if seconds is None:
             barred[choice] = min(_range(simulated.loads[step]), _range(simulated.known(step)))
 
-    return played(simulated, choose, told)
+    return played(simulated, choose, record)
 
 
 def _range(load: Load) -> int:
@@ -305,13 +305,13 @@ def _range(load: Load) -> int:
 def played(
     simulated: SimulatedRun,
     choose: Callable[[int], Choice],
-    told: Callable[[int, Choice, float | None, float], None],
+    record: Callable[[int, Choice, float | None, float], None],
     loads: Sequence[Load] | None = None,
 ) -> StrategyResult:
     """Simulate a run under a strategy. A step that runs out of memory is lost, and repeated.
 
-    `choose` returns the choice of a step. `told` gets the step, the choice, its seconds (None: out of memory), and the
-    seconds of a switch to it. `loads` replaces the run's; `choose` may add the one of its step.
+    `choose` returns the choice of a step, and may add its load. `record` gets the step, the choice, its seconds (None:
+    out of memory), and the seconds of a switch to it. `loads` replaces the run's.
     """
     random: Random = np.random.default_rng(simulated.seed + 2)
     loads = simulated.loads if loads is None else loads
@@ -331,7 +331,7 @@ def played(
             seconds = simulated.true(number, loads[step].mean_tokens) * (noise if done else 1.0)
             failures += not done
             total += switch + seconds
-            told(step, choice, seconds if done else None, switch)
+            record(step, choice, seconds if done else None, switch)
     return StrategyResult(total, len(left), most_within(backs), most_within(backs), failures)
 
 
@@ -381,14 +381,14 @@ def adversary(number: int, seed: int) -> dict[str, Any]:
         loads.append(_load(_worse(own, chosen[-1], short, long)) if settled else last)
         return chosen[-1]
 
-    def told(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
+    def record(step: int, choice: Choice, seconds: float | None, switch: float) -> None:
         assert seconds is not None, "every choice fits"
         if switch:
             selector.switched(choice, switch)
         selector.measured(choice, loads[step], seconds)
         selector.record_load(step, loads[step])
 
-    course = replace(played(own, choose, told, loads), unforced_backs=_free_backs(decisions))
+    course = replace(played(own, choose, record, loads), unforced_backs=_free_backs(decisions))
     return {**asdict(course), "loss": course.seconds / static(replace(own, loads=tuple(loads))) - 1}
 
 

@@ -151,15 +151,15 @@ def run(root: Path, steps: int, episodes: int, repeats: int, warm: int, assignme
         "trl": lambda seed: trl_side(root, configured(seed)),
     }
     made = in_turns(ways, repeats)
-    policy, told = load(model), {name: _told(rows, episodes) for name, rows in made.items()}
+    policy, sides = load(model), {name: _summary(rows, episodes) for name, rows in made.items()}
     return {
         "versions": {**made["trl"][0]["versions"], "torch": torch.__version__},
         "parameters": sum(one.numel() for one in policy.model.parameters()),
         "episodes": episodes * steps,
         "start_strength": strength(configured(0), model),
-        **told,
+        **sides,
         **{
-            f"ratio{kind}": told["earl"][name]["median"] / told["trl"][name]["median"]
+            f"ratio{kind}": sides["earl"][name]["median"] / sides["trl"][name]["median"]
             for kind, name in (("", "episodes_per_second"), ("_processor", "episodes_per_processor_second"))
         },
         "settings": {"earl": recipe, "trl": trl_settings(configured(0))},
@@ -200,7 +200,7 @@ def strength(config: Config, model: str, episodes: int = 300) -> float:
     return evaluation.evaluate(player.world, player.sampler, match).win
 
 
-def _told(rows: Sequence[Mapping[str, Any]], episodes: int) -> dict[str, Any]:
+def _summary(rows: Sequence[Mapping[str, Any]], episodes: int) -> dict[str, Any]:
     """Of the repeats of one side. The first step is left out, and the last, whose end earl checks and evaluates."""
     steps = [np.diff(np.array(row["ends"])[:-1], axis=0) for row in rows]
     wall, processor = (episodes / np.concatenate(steps)).T

@@ -209,5 +209,5 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(told["result"]).write_text(json.dumps(globals()[told["kind"]](told)), encoding="utf-8")
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    Path(job["result"]).write_text(json.dumps(globals()[job["kind"]](job)), encoding="utf-8")

@@ -310,9 +310,9 @@ class ThinksAloud:
         if game.name in perfect.SOLVERS:
             ends = perfect.solved(game, board.state)
         values = {game.actions[move]: f" {VALUES[end.value]}" for move, end in ends.items()}
-        told = [f"{action} {drawn[action] / SAMPLES:.0%}{values.get(action, '')}" for action in board.legal]
+        odds = [f"{action} {drawn[action] / SAMPLES:.0%}{values.get(action, '')}" for action in board.legal]
         other = 1 - sum(drawn[action] for action in board.legal) / SAMPLES
-        click.echo(clean(f"{self._name} weighs: {', '.join(told)}" + f", no legal move {other:.0%}" * (other > 0)))
+        click.echo(clean(f"{self._name} weighs: {', '.join(odds)}" + f", no legal move {other:.0%}" * (other > 0)))
 
     def _read(self, completion: Completion) -> Reply:
         chat, thinking = self._episode.chat, self._episode.rules.thinking

@@ -29,7 +29,7 @@ def command(
     proof: Path | None,
     seed: int,
     as_json: bool,
-    **told: Any,
+    **given: Any,
 ) -> None:
     from earl import evaluation
     from earl.agents.scripted.registry import ANY
@@ -37,12 +37,12 @@ def command(
     from earl.cli.text import console
     from earl.envs import registry
 
-    _check(players, opponents, round_robin, exact, episodes, proof, told)
+    _check(players, opponents, round_robin, exact, episodes, proof, given)
     for name in (*opponents, *(players if round_robin else ())):
         registry.remember(name)
     if round_robin:
-        return _league(told["root"], players, told["env"], episodes or LEAGUE_GAMES, seed, as_json)
-    config, judge = _judged(players[0], **told)
+        return _league(given["root"], players, given["env"], episodes or LEAGUE_GAMES, seed, as_json)
+    config, judge = _judged(players[0], **given)
     if not opponents:
         opponents = (ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
@@ -67,10 +67,10 @@ def _check(
     exact: bool,
     episodes: int | None,
     proof: Path | None,
-    told: Mapping[str, Any],
+    given: Mapping[str, Any],
 ) -> None:
-    server, model, checkpoint = (told[name] is not None for name in ("server", "model", "checkpoint"))
-    alone = opponents or exact or proof or server or model or checkpoint or told["config"] or told["assignments"]
+    server, model, checkpoint = (given[name] is not None for name in ("server", "model", "checkpoint"))
+    alone = opponents or exact or proof or server or model or checkpoint or given["config"] or given["assignments"]
     several = len(players) > 1
     for broken, message in (
         (several and not round_robin, "Several players take --round-robin; else name one."),

@@ -46,10 +46,10 @@ def _numbers(result: MatchResult) -> dict[str, Any]:
 
 def _distinct(result: MatchResult) -> dict[str, Any]:
     """The results of the games that differ, each with its interval."""
-    told: dict[str, Any] = {"games": result.distinct_games}
+    shares: dict[str, Any] = {"games": result.distinct_games}
     for name in OUTCOMES:
-        told[name], *told[f"{name}_interval"] = result.share(name)
-    return told
+        shares[name], *shares[f"{name}_interval"] = result.share(name)
+    return shares
 
 
 def match_tables(results: Sequence[MatchResult]) -> list["Table"]:
@@ -59,7 +59,7 @@ def match_tables(results: Sequence[MatchResult]) -> list["Table"]:
     titles = ("solved", "loss") if task else named
     shares = [[_share(result, name) for name in named] for result in listed]
     rows = [(*_who(r, task), *cells, _measured(r, task)) for r, cells in zip(listed, shares, strict=True)]
-    how = [(*_who(r, task), *(_told(r, name) for name in HOW)) for r in listed]
+    how = [(*_who(r, task), *(_cell(r, name) for name in HOW)) for r in listed]
     drawn = table((*_head(task), *titles, "measured"), rows, right=titles)
     return [drawn, table((*_head(task), *HOW.values()), how, HOW.values())]
 
@@ -95,7 +95,7 @@ def _share(result: MatchResult, name: str) -> str:
     return f"{value:.1%}" if result.exact else f"{value:.1%} [{low * 100:.1f}, {high * 100:.1f}]"
 
 
-def _told(result: MatchResult, name: str) -> str:
+def _cell(result: MatchResult, name: str) -> str:
     value: float | None = getattr(result, name)
     if value is None:
         return "-"

@@ -60,22 +60,22 @@ def declared(path: str, within: click.Group | None = None) -> Callable[[Callable
 
 
 def declared_group(name: str, **more: Any) -> Callable[[Callable[..., Any]], click.Group]:
-    told = keywords(name, _DECLARED["commands"][name], SHARED)
-    return lambda function: click.Group(callback=function, **told, **more)
+    spec = keywords(name, _DECLARED["commands"][name], SHARED)
+    return lambda function: click.Group(callback=function, **spec, **more)
 
 
 def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What click takes for a declared command; `shared` has what it leaves out of the options of these names."""
     arguments = [click.Argument([name], **_typed(rest)) for name, rest in own.get("arguments", {}).items()]
     options = [_option(flag, {**shared.get(flag, {}), **rest}) for flag, rest in own.get("options", {}).items()]
-    told = {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}
-    told["context_settings"] = CONTEXT
-    return {**told, "epilog": "\n  ".join(["\b\nExamples:", *own["examples"]])} if "examples" in own else told
+    spec = {"name": path.rpartition(" ")[2], "params": [*arguments, *options], "help": own["help"]}
+    spec["context_settings"] = CONTEXT
+    return {**spec, "epilog": "\n  ".join(["\b\nExamples:", *own["examples"]])} if "examples" in own else spec
 
 
-def _option(flag: str, told: dict[str, Any]) -> click.Option:
-    names = [f"--{flag}", *told.pop("short", []), told.pop("name", flag.replace("-", "_"))]
-    return click.Option(names, show_default=True, **_typed(told))
+def _option(flag: str, spec: dict[str, Any]) -> click.Option:
+    names = [f"--{flag}", *spec.pop("short", []), spec.pop("name", flag.replace("-", "_"))]
+    return click.Option(names, show_default=True, **_typed(spec))
 
 
 def _completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -88,14 +88,14 @@ def _completed(ctx: click.Context, parameter: click.Parameter, begun: str) -> li
     return [CompletionItem(value) for value in offered(ctx.params) if value.startswith(begun)]
 
 
-def _typed(told: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What click takes for a parameter, its type among it."""
-    rest = {key: value for key, value in told.items() if key not in (*BOUNDS, "choices")}
+    rest = {key: value for key, value in spec.items() if key not in (*BOUNDS, "choices")}
     rest["shell_complete"] = _completed
-    bounds = {key: told[key] for key in BOUNDS if key in told}
+    bounds = {key: spec[key] for key in BOUNDS if key in spec}
     kind = rest.pop("type", type(rest.get("default", "")).__name__)
-    if "choices" in told:
-        rest["type"] = click.Choice(told["choices"])
+    if "choices" in spec:
+        rest["type"] = click.Choice(spec["choices"])
     elif kind == "int":
         rest["type"] = click.IntRange(**{"min": 1, **bounds})
     elif kind == "float" and bounds:

@@ -138,15 +138,15 @@ def bar(share: float, color: str) -> ProgressBar:
 
 def header(run: RunNow) -> Drawn:
     """One line each: the run, its progress, and what is wrong with it."""
-    doing = told = phase(run)
+    doing = status = phase(run)
     if run.state == "finished":
-        told = next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
+        status = next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
     elif doing == "stopped":
-        told = "stopped; earl train --resume goes on"
+        status = "stopped; earl train --resume goes on"
     ago = "" if run.state == "finished" else f"  last change {duration(max(1, int(run.time - run.changed)))} ago"
     env = f"  {safe(run.config.env.name)}" if run.config else ""
     style = WARN if doing in ("stopped", "not started") else GOOD
-    first = Text.assemble((safe(run.name), "bold"), env, (f"  {told}", style), (ago, DIM))
+    first = Text.assemble((safe(run.name), "bold"), env, (f"  {status}", style), (ago, DIM))
     warnings = [event for event in run.numbers.events if event.kind in WARNINGS][-1:]
     alerts = [Text(f"problem: {safe(problem)}", BAD) for problem in run.problems[:1]]
     alerts += [Text(f"{one.kind} at step {one.step}: {safe(one.message)}", WARN) for one in warnings]
@@ -160,9 +160,9 @@ def _progress(run: RunNow) -> RenderableType:
     left = (run.steps - run.step) * pace if run.state == "running" else 0.0
     after = percent(done) + (f", {duration(pace)} per step" if pace else "")
     after += f", about {duration(left)} left" if left > 0 else ""
-    told = f"step {run.step}/{run.steps}"
-    line = columns(len(told), 0, len(after))
-    line.add_row(told, bar(done, GOOD), after)
+    label = f"step {run.step}/{run.steps}"
+    line = columns(len(label), 0, len(after))
+    line.add_row(label, bar(done, GOOD), after)
     return line
 
 
@@ -239,14 +239,14 @@ def context(run: RunNow, height: int) -> Drawn:
     for name, points in found.items():
         mark, color = MARKS[name]
         curves.append(Curve(mark, f"{name} {short(points[-1][1])}", points, color))
-    told = [*_truncated(run), *_forecasts(run)][: max(1, height - LEAST_PLOT)]
-    return [Plot(curves, height - len(told), until=run.step), *told]
+    lines = [*_truncated(run), *_forecasts(run)][: max(1, height - LEAST_PLOT)]
+    return [Plot(curves, height - len(lines), until=run.step), *lines]
 
 
 def _truncated(run: RunNow) -> list[Text]:
     shares = {cause: run.last(f"truncation/{name}") for name, cause in CAUSES.items()}
-    told = ", ".join(f"{percent(share)} {cause}" for cause, share in shares.items() if share > 0)
-    return [Text(f"cut off: {told}", BAD)] if told else []
+    causes = ", ".join(f"{percent(share)} {cause}" for cause, share in shares.items() if share > 0)
+    return [Text(f"cut off: {causes}", BAD)] if causes else []
 
 
 def _forecasts(run: RunNow) -> list[Text]:
@@ -274,23 +274,23 @@ def authors(run: RunNow, _height: int) -> Drawn:
 def stages(run: RunNow, height: int) -> Drawn:
     calls = _calls(run)
     seconds = dict(islice(stage_seconds(run).items(), max(1, height - 1 - len(calls))))
-    return [*_shares("stage, per step", seconds, _told), *calls]
+    return [*_shares("stage, per step", seconds, _duration), *calls]
 
 
 def _calls(run: RunNow) -> Drawn:
     """One line about the last step's calls of tools."""
     use = tool_use({name: points[-1:] for name, points in run.numbers.metrics.items()})
-    told = [
-        f"{safe(tool)} {short(own.get('calls', 0))} calls, wait {_told(own.get('queue_seconds', 0))}, "
-        f"run {_told(own.get('run_seconds', 0))}"
+    parts = [
+        f"{safe(tool)} {short(own.get('calls', 0))} calls, wait {_duration(own.get('queue_seconds', 0))}, "
+        f"run {_duration(own.get('run_seconds', 0))}"
         for tool, own in use.items()
     ]
     cores = run.last("tool_core_use")
-    told += [] if math.isnan(cores) else [f"cores {percent(cores)} in use"]
-    return [Text(f"tools: {'; '.join(told)}")] if use else []
+    parts += [] if math.isnan(cores) else [f"cores {percent(cores)} in use"]
+    return [Text(f"tools: {'; '.join(parts)}")] if use else []
 
 
-def _told(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return duration(seconds).replace("µ", "u")  # terminals without UTF-8
 
 
@@ -312,8 +312,8 @@ def events(run: RunNow, height: int) -> Drawn:
     for (kind, message), same in islice(alike, height):
         event, *others = same
         times = f" x{len(others) + 1}" if others else ""
-        told = Text(f"{safe(kind)}{times}: {safe(message)}", WARN if kind in WARNINGS else "")
-        table.add_row(Text(f"{datetime.fromtimestamp(event.time):%H:%M} step {event.step}", DIM), told)
+        text = Text(f"{safe(kind)}{times}: {safe(message)}", WARN if kind in WARNINGS else "")
+        table.add_row(Text(f"{datetime.fromtimestamp(event.time):%H:%M} step {event.step}", DIM), text)
     return [table] if table.row_count else [Text("nothing has happened yet", DIM)]
 
 

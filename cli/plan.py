@@ -46,7 +46,7 @@ def transfers(given: "Options", names: str | None, as_json: bool) -> None:
     longest = jobs[-1]
     by_context = [entry(job, columns) for job in jobs]
     by_gpus = [entry(job, columns) for job in sizes(config, shape, cluster, longest.context)]
-    told = {
+    facts = {
         "predicted": True,
         "env": config.env.name,
         "model": model,
@@ -60,25 +60,25 @@ def transfers(given: "Options", names: str | None, as_json: bool) -> None:
         "by_gpus": [asdict(line) for line in by_gpus],
     }
     if as_json:
-        return print_json(told)
-    return _show_transfers(told, by_context, by_gpus, cluster.gpus_per_host)
+        return print_json(facts)
+    return _show_transfers(facts, by_context, by_gpus, cluster.gpus_per_host)
 
 
 def _show_transfers(
-    told: Mapping[str, Any], by_context: Sequence[CostLine], by_gpus: Sequence[CostLine], gpus_per_host: int
+    facts: Mapping[str, Any], by_context: Sequence[CostLine], by_gpus: Sequence[CostLine], gpus_per_host: int
 ) -> None:
     last = by_context[-1]
-    where = "on the same GPUs in turns" if told["placement"] == "colocated" else "on GPUs of their own"
+    where = "on the same GPUs in turns" if facts["placement"] == "colocated" else "on GPUs of their own"
     hosts = f"{last.hosts:,} host{'s' * (last.hosts != 1)}"
     click.echo(
-        f"{one_line(told['env'])}, {told['model']}: rows from Experience preparation to Update, {where}\n"
+        f"{one_line(facts['env'])}, {facts['model']}: rows from Experience preparation to Update, {where}\n"
         "predicted from bytes alone, nothing was measured: no latency, no packing\n"
         f"{last.rows:,} rows a step (rollout.episodes), log-normal around half of the context, cut at the context\n"
-        f"columns: {', '.join(told['columns'])}; {told['token_bytes']} bytes of a token\n"
+        f"columns: {', '.join(facts['columns'])}; {facts['token_bytes']} bytes of a token\n"
         "layouts: dp x tp that prepares → that learns, the fastest that fit; *: the model does not fit\n"
         "batch: all of it once; crosses: what the plan sends between hosts; bound: on the busiest link under any plan\n"
     )
-    title = f"{hosts} of {gpus_per_host} {told['kind'] or ''}"
+    title = f"{hosts} of {gpus_per_host} {facts['kind'] or ''}"
     _print(_costs(title, "context", [(f"{line.context:,}", line) for line in by_context]))
     title = f"{last.context:,} tokens, rows in proportion to the GPUs"
     _print(_costs(title, "GPUs", [(f"{line.gpus:,}", line) for line in by_gpus]))
@@ -172,8 +172,8 @@ def recipe(given: Options) -> Config:
     if given.env is not None:
         no_imitation = {} if given.config else {"warm_start.steps": 0}  # as where a pretrained model is trained
         return resolve(given.env, given.config, no_imitation, assignments)
-    told = given.longest is not None or given.contexts is not None
-    if not told and (given.prompt_tokens is None or given.reply_tokens is None):
+    lengths_given = given.longest is not None or given.contexts is not None
+    if not lengths_given and (given.prompt_tokens is None or given.reply_tokens is None):
         raise EarlError(
             "nothing says what to plan for; name an environment, such as connect4, or how long contexts get, such as "
             "--context 8192"
@@ -219,14 +219,14 @@ def plans(found: Sequence[Plan], price: float | None, as_json: bool, target: str
 
 
 def _show(one: Plan, price: float | None) -> None:
-    told = sheet(one, price)
-    click.echo("\n".join(one_line(line) for line in told.head))
-    for grid in told.grids:
+    page = sheet(one, price)
+    click.echo("\n".join(one_line(line) for line in page.head))
+    for grid in page.grids:
         click.echo()
         _print(grid)
     click.echo("\nThe choice, by context")
-    click.echo("\n".join(f"  {line}" for line in told.choices))
-    for grid in (*told.step, *told.traced):
+    click.echo("\n".join(f"  {line}" for line in page.choices))
+    for grid in (*page.step, *page.traced):
         click.echo()
         _print(grid)
 

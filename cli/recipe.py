@@ -58,9 +58,9 @@ def every_key() -> Iterator[tuple[str, str, str]]:
     """SECTION.KEY, default and meaning of every setting."""
     for name, field in Config.model_fields.items():
         section: Any = field.annotation
-        told = meanings(section)
+        texts = meanings(section)
         for key, own in section.model_fields.items():
-            yield f"{name}.{key}", default_of(own), told.get(key, "")
+            yield f"{name}.{key}", default_of(own), texts.get(key, "")
 
 
 def meanings(section: type[Section]) -> Mapping[str, str]:

@@ -89,9 +89,9 @@ def origins(
     config: Config, file: Path | None, flags: Mapping[str, object], assignments: Sequence[str]
 ) -> Iterator[tuple[str, object, str]]:
     """Each setting of MATTER with its value and where it came from."""
-    told = [("the command line", _set({}, {path: value for path, value in flags.items() if value is not None}))]
-    told += [("--set", override({}, assignments))]
-    found = [*_recipes(config.env.name, file, flags, assignments), *told]
+    layers = [("the command line", _set({}, {path: value for path, value in flags.items() if value is not None}))]
+    layers += [("--set", override({}, assignments))]
+    found = [*_recipes(config.env.name, file, flags, assignments), *layers]
     for path in MATTER:
         section, key = path.split(".")
         named = [source for source, tree in found if isinstance(tree.get(section), dict) and key in tree[section]]

@@ -114,8 +114,8 @@ def _met(config: Config, several: bool) -> Iterator[str]:
     for env, name in {**first, **last}:
         share, ends = first.get((env, name), 0.0), last.get((env, name), 0.0)
         if name:
-            told = f"{share:.0%}" if share == ends else f"{share:.0%} to {ends:.0%}"
-            yield f"{env} {name} {told}" if several else f"{name} {told}"
+            percents = f"{share:.0%}" if share == ends else f"{share:.0%} to {ends:.0%}"
+            yield f"{env} {name} {percents}" if several else f"{name} {percents}"
 
 
 def _shares(config: Config, course: float = 0.0) -> list[tuple[str, str, float]]:
@@ -216,10 +216,10 @@ def show(job: TrainingJob, as_json: bool, verbose: bool, settled: Sequence[tuple
         origins = {path: {"value": value, "from": source} for path, value, source in settled}
         print_json({**as_object(job.plan), "settings": origins})
     else:
-        told = [f"  {path:27}  {one_line(str(value)):9}  {one_line(source)}" for path, value, source in settled]
-        told = ["settings, and where they come from", *told] if told else []
-        told += [clean(dump(job.config)).rstrip()] if verbose else []
-        click.echo("\n".join([*plan_lines(job.plan), *more_lines(job.plan), *told, "nothing was written"]))
+        lines = [f"  {path:27}  {one_line(str(value)):9}  {one_line(source)}" for path, value, source in settled]
+        lines = ["settings, and where they come from", *lines] if lines else []
+        lines += [clean(dump(job.config)).rstrip()] if verbose else []
+        click.echo("\n".join([*plan_lines(job.plan), *more_lines(job.plan), *lines, "nothing was written"]))
 
 
 def _is_finished(job: TrainingJob) -> str:
@@ -290,7 +290,7 @@ def carry_out(job: TrainingJob, conclude: Callable[[RunFolder], object]) -> tupl
         begun = whole.step if whole else NOWHERE
         if job.moved:
             rewrite(folder, dump(job.config))
-        happened = [("damaged", told) for told in aside]
+        happened = [("damaged", message) for message in aside]
         happened += [("moved", f"continued with {job.moved}")] if job.moved else []
         if happened:
             with Store(folder.database) as store:
@@ -301,8 +301,8 @@ def carry_out(job: TrainingJob, conclude: Callable[[RunFolder], object]) -> tupl
             again = f", continued after step {begun}" if begun > 0 else ""
             for line in [f"run {folder.path}{again}", *plan_lines(job.plan), *aside]:
                 watch.say(line)
-            told = TrackedRun(folder.name, folder.path, job.config.model_dump(), begun)
-            with Tracking(job.config.track, folder, told, watch.say) as tracking:
+            tracked = TrackedRun(folder.name, folder.path, job.config.model_dump(), begun)
+            with Tracking(job.config.track, folder, tracked, watch.say) as tracking:
                 progress = trainer.run(folder, job.config, Observers(watch, tracking))
     if not progress.finished:
         done = f"stopped after step {progress.step} of {job.config.total_steps}"

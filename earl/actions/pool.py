@@ -34,7 +34,7 @@ class Admitted:
     cores: tuple[int, ...]
     run_seconds: float = 0.0
 
-    def told(self, fault: str = "") -> ToolCall:
+    def record(self, fault: str = "") -> ToolCall:
         return ToolCall(self.tool, self.asked, self.queue_seconds, self.run_seconds, len(self.cores), fault)
 
 

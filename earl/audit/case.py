@@ -214,7 +214,7 @@ class Case:
         return twins
 
     @property
-    def told(self) -> set[int | None]:
+    def reported(self) -> set[int | None]:
         """Episodes in which the checks so far found something; None stands for the whole step."""
         return {finding.episode for finding in self.findings}
 
@@ -230,8 +230,8 @@ class Case:
     def _whole(self, replay: Replay) -> bool:
         stored = replay.stored
         same = len({len(stored.tokens), len(stored.authors), len(stored.logprobs), len(stored.versions)}) == 1
-        told = [finding.fault for finding in self.diagnoses[replay.index]]
-        return same and replay.same_tokens and not replay.waiting and Fault.REENCODED_ACTION not in told
+        faults = [finding.fault for finding in self.diagnoses[replay.index]]
+        return same and replay.same_tokens and not replay.waiting and Fault.REENCODED_ACTION not in faults
 
     def true_groups(self) -> list[Group]:
         """The groups as they were played. Raises Unchecked if an episode is unknown, missing or duplicated."""
@@ -250,8 +250,8 @@ class Case:
         return self.file.experiences
 
     def sound_experiences(self) -> list[tuple[Replay, TrainingRecord]]:
-        told = self.experiences
-        return [(replay, told[replay.index]) for replay in self.sound if replay.index < len(told)]
+        experiences = self.experiences
+        return [(replay, experiences[replay.index]) for replay in self.sound if replay.index < len(experiences)]
 
 
 Check = Callable[[Case], Iterable[CheckOutcome]]

@@ -166,7 +166,7 @@ def versions(case: Case) -> Iterator[Finding]:
 
 MISDRAWN = 0.002
 """Share of tokens inconsistent with their draws, above which a step was sampled by unknown weights."""
-Told = set[int | None]
+Reported = set[int | None]
 
 
 def check_logprobs(case: Case) -> Iterator[CheckOutcome]:
@@ -176,7 +176,7 @@ def check_logprobs(case: Case) -> Iterator[CheckOutcome]:
     if not any(trajectory.turns for _, trajectory in episodes):
         raise Unchecked("not one episode can be told")
     sampled = gather(episodes, drawn=case.run.config.sampler.engine != "vllm")  # whose draws cannot be derived
-    allowed, told = case.run.versions(case.step), Told()
+    allowed, reported = case.run.versions(case.step), Reported()
     unknown = np.ones(len(sampled.places), np.bool_)
     for version in allowed:
         own = unknown if len(allowed) == 1 else sampled.versions == version
@@ -185,26 +185,26 @@ def check_logprobs(case: Case) -> Iterator[CheckOutcome]:
         unknown = unknown & ~own
         evidence = _by_weights(case, episodes, version).where(own)
         for finding in _stale(case, episodes, sampled, evidence, version):
-            told.add(finding.episode)
+            reported.add(finding.episode)
             yield finding
-        if None not in told:
-            yield from _findings(case, sampled, evidence, f"by the weights of step {version}", told)
+        if None not in reported:
+            yield from _findings(case, sampled, evidence, f"by the weights of step {version}", reported)
     if unknown.any():
         yield _unchecked(sampled, unknown, len(allowed) == 1)
-        yield from _findings(case, sampled, by_siblings(sampled).where(unknown), "in other episodes", told)
+        yield from _findings(case, sampled, by_siblings(sampled).where(unknown), "in other episodes", reported)
 
 
 def after_update(case: Case) -> Iterator[Finding]:
     """Compare the learner's log-probs with the weights of the step."""
-    told = [(r, e) for r, e in case.sound_experiences() if len(e.logprobs) == len(r.stored.tokens) and e.mask.any()]
+    known = [(r, e) for r, e in case.sound_experiences() if len(e.logprobs) == len(r.stored.tokens) and e.mask.any()]
     if case.run.policy(case.step) is None:
         raise Unchecked("no weights of the step are kept")
-    if not told:
+    if not known:
         raise Unchecked("not one episode can be told")
-    episodes = [(replay.index, replace(replay.played, logprobs=e.logprobs)) for replay, e in told]
+    episodes = [(replay.index, replace(replay.played, logprobs=e.logprobs)) for replay, e in known]
     evidence, whose = _by_weights(case, episodes, case.step), f"by the weights of step {case.step}"
     # In episodes with findings the tokens are wrong, and so are the log-probs.
-    yield from _findings(case, gather(episodes, drawn=False), evidence, whose, case.told, "learner's log-prob")
+    yield from _findings(case, gather(episodes, drawn=False), evidence, whose, case.reported, "learner's log-prob")
 
 
 def _by_weights(case: Case, episodes: Episodes, step: int) -> Evidence:
@@ -246,9 +246,9 @@ def _off(sampled: Sampled, evidence: Evidence) -> set[int]:
 
 
 def _findings(
-    case: Case, sampled: Sampled, evidence: Evidence, whose: str, told: Told, what: str = "log-prob"
+    case: Case, sampled: Sampled, evidence: Evidence, whose: str, reported: Reported, what: str = "log-prob"
 ) -> Iterator[Finding]:
-    """The first finding of each episode: a token that was not drawn, or a different log-prob. Adds it to `told`."""
+    """The first finding of each episode: a token that was not drawn, or a different log-prob. Adds it to `reported`."""
     off, misdrawn = evidence.off(sampled), evidence.misdrawn(sampled)
     counts = Counter(sampled.places[number].episode for number in np.flatnonzero(off))
     drawn_wrong: dict[tuple[int, int], int] = {}  # by episode and turn
@@ -256,9 +256,9 @@ def _findings(
         drawn_wrong.setdefault(sampled.places[number][:2], number)
     for first in np.flatnonzero(off | misdrawn).tolist():
         index, turn, _ = sampled.places[first]
-        if index in told:
+        if index in reported:
             continue
-        told.add(index)
+        reported.add(index)
         number = drawn_wrong.get((index, turn), first)
         replay, token = case.replays[index], case.replays[index].quote([int(sampled.tokens[number])])
         if misdrawn[number]:

@@ -31,8 +31,10 @@ def slots_of(config: Config, step: int, stored: Sequence[Trajectory]) -> tuple[S
     the exploiter plays, and from which seat that was lost, follows from an evaluation, and is taken as the first stored
     episode of the group says."""
     drawn = draw(config, step)
-    told = {one.task.seed: one.task for one in reversed(stored) if one.task.opponent.startswith(EXPLOITER)}
-    tasks = [task if task.opponent != EXPLOITER else _as_told(task, told.get(task.seed)) for task in drawn.tasks]
+    stored_tasks = {one.task.seed: one.task for one in reversed(stored) if one.task.opponent.startswith(EXPLOITER)}
+    tasks = [
+        task if task.opponent != EXPLOITER else _as_stored(task, stored_tasks.get(task.seed)) for task in drawn.tasks
+    ]
     return tuple(
         Slot(task, episode_seed(drawn.seed, number, member))
         for number, task in enumerate(tasks)
@@ -40,8 +42,8 @@ def slots_of(config: Config, step: int, stored: Sequence[Trajectory]) -> tuple[S
     )
 
 
-def _as_told(task: Task, told: Task | None) -> Task:
-    return task if told is None else replace(task, seat=told.seat, opponent=told.opponent)
+def _as_stored(task: Task, stored: Task | None) -> Task:
+    return task if stored is None else replace(task, seat=stored.seat, opponent=stored.opponent)
 
 
 @dataclass(frozen=True, slots=True)

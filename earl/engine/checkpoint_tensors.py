@@ -141,18 +141,18 @@ def parts_of(path: Path) -> Iterator[tuple[str, tuple[int, ...], StoredPart]]:
     with path.open("rb") as raw:
         length = int.from_bytes(raw.read(LENGTH_BYTES), "little")
         header = json.loads(raw.read(length))
-    for name, told in header.items():
+    for name, entry in header.items():
         if name == "__metadata__":
             continue
-        own = tuple(told["shape"])
+        own = tuple(entry["shape"])
         shape, offset = places.get(name, (own, (0,) * len(own)))
         ends = map(operator.add, offset, own)
         if not len(own) == len(offset) == len(shape) or any(map(operator.gt, ends, shape)):
             raise _unreadable(path, f"{name!r} lies outside of its tensor")
-        if told["dtype"] not in KINDS:
-            raise _unreadable(path, f"{name!r} has numbers of the kind {told['dtype']!r}")
-        begin = LENGTH_BYTES + length + told["data_offsets"][0]
-        yield name, shape, StoredPart(path, begin, KINDS[told["dtype"]], Box(offset, own))
+        if entry["dtype"] not in KINDS:
+            raise _unreadable(path, f"{name!r} has numbers of the kind {entry['dtype']!r}")
+        begin = LENGTH_BYTES + length + entry["data_offsets"][0]
+        yield name, shape, StoredPart(path, begin, KINDS[entry["dtype"]], Box(offset, own))
 
 
 def _opened(path: Path) -> "safe_open":
@@ -170,7 +170,7 @@ def _unreadable(path: Path, reason: str) -> EarlError:
 
 def _places(text: str, path: Path) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     try:
-        places = {name: (tuple(told["shape"]), tuple(told["offset"])) for name, told in json.loads(text).items()}
+        places = {name: (tuple(entry["shape"]), tuple(entry["offset"])) for name, entry in json.loads(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(path, f"its places are malformed ({type(error).__name__})") from error
     if any(type(number) is not int or number < 0 for place in places.values() for part in place for number in part):

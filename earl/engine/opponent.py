@@ -46,13 +46,13 @@ class ModelOpponent:
         self._positions = shape_of(policy.model).max_positions
         return LocalSampler(policy)
 
-    def _reply(self, instructions: str, told: str, rng: Random) -> str:
+    def _reply(self, instructions: str, observation: str, rng: Random) -> str:
         with self._lock:
             sampler, past = self._sampler, self._conversations.get(rng)
             if past is not None:
-                past = [*past, *self._chat.reply("user", told, past[-1] == self._chat.end).tokens]
+                past = [*past, *self._chat.reply("user", observation, past[-1] == self._chat.end).tokens]
             if past is None or len(past) + REPLY_TOKENS > self._positions:
-                past = [*self._chat.opening(instructions, told).tokens]
+                past = [*self._chat.opening(instructions, observation).tokens]
             [said] = sampler.generate([Prompt(0, past, rng.getrandbits(62), REPLY_TOKENS)])
             sampler.release([0])
         self._conversations[rng] = [*past, *said.tokens]

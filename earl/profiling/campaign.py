@@ -131,7 +131,7 @@ def grid_of(
 
 LONG = 5
 """If the first time exceeds the requested time by this factor, it is not repeated: warm-up is a small part of it."""
-Told = Callable[[Timing | Skipped], None]
+Report = Callable[[Timing | Skipped], None]
 
 
 @dataclass(slots=True)
@@ -142,8 +142,8 @@ class CampaignResult:
     stopped: bool = False
 
 
-def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequest, told: Told) -> CampaignResult:
-    """Measure the unknown points of the grid; the profile is written after each. `told` is called for every point."""
+def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequest, report: Report) -> CampaignResult:
+    """Measure the unknown points of the grid; the profile is written after each. `report` is called for every point."""
     outcome = CampaignResult(profile)
     with ExitStack() as opened:
         trials = _Trials(config, grid, outcome, opened)
@@ -154,7 +154,7 @@ def campaign(config: Config, grid: ProfileGrid, profile: Profile, stop: StopRequ
             why = trials.expectation.obstacle(point) or trials.failure(point)
             if why:
                 outcome.skipped.append(Skipped(point, why))
-            told(outcome.skipped[-1] if why else profile.timings[point])
+            report(outcome.skipped[-1] if why else profile.timings[point])
     return outcome
 
 

@@ -24,13 +24,13 @@ Runs = Sequence[RunData]
 
 def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
     """The heat map of contexts: tokens of each turn at each step, by author."""
-    title, told = (
+    title, caption = (
         WORDS["heat"]["title"] + figures.plain(f" ({data.name})" if named else ""),
         WORDS["heat"]["explanation"],
     )
     steps = sorted({row.step for row in data.contexts})
     if not steps:
-        return Figure(f"heat-{number}", title, told, None)
+        return Figure(f"heat-{number}", title, caption, None)
     width = math.ceil(len(steps) / MAX_COLUMNS)
     ends = [steps[min(first + width, len(steps)) - 1] for first in range(0, len(steps), width)]
     maps = _maps(data, {step: place // width for place, step in enumerate(steps)})
@@ -55,14 +55,14 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
         for place, cells in enumerate(maps.values())
     ]
     if width > 1:
-        told += f" Each column stands for {width} neighbouring steps."
+        caption += f" Each column stands for {width} neighbouring steps."
     if turns == KEPT_TURNS:
-        told += f" Turn {KEPT_TURNS} holds all later ones too."
+        caption += f" Turn {KEPT_TURNS} holds all later ones too."
     drawn = figures.layout([data], "turn", hovermode="closest", showlegend=False)
     drawn["margin"]["t"] = 22
     ticks = {"nticks": min(turns + 1, 12)} if turns > 12 else {"dtick": 1}
     drawn["yaxis"] |= {**ticks, "range": [0.5, turns + 0.5], "showgrid": False}
-    return Figure(f"heat-{number}", title, told, {"data": traces, "layout": drawn}, tuple(maps))
+    return Figure(f"heat-{number}", title, caption, {"data": traces, "layout": drawn}, tuple(maps))
 
 
 def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, NDArray[np.float64]]:
@@ -98,21 +98,21 @@ def limit_of(data: RunData, level: str) -> Points:
 
 
 def band_figure(runs: Runs, level: str) -> Figure:
-    title, told = WORDS[level].values()
+    title, caption = WORDS[level].values()
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:
-        return Figure(f"context-{level}", title, told, None)
+        return Figure(f"context-{level}", title, caption, None)
     drawn = figures.layout(runs, "tokens")
     drawn["yaxis"]["rangemode"] = "tozero"
     longest = max(y or 0 for band in bands for y in band["y"])
     for run, data in enumerate(runs):
         if limits := limit_of(data, level):
             bands += _limit(runs, run, limits, drawn, longest)
-    told += " Median: half are shorter. p95: 95 % are shorter."
+    caption += " Median: half are shorter. p95: 95 % are shorter."
     if any(limit_of(data, level) for data in runs):
-        told += " The dashed line is the limit: an episode that reaches it is cut off."
-    told += figures.bucket_note(points for data in runs for points in data.numbers.metrics.values())
-    return Figure(f"context-{level}", title, told, {"data": bands, "layout": drawn})
+        caption += " The dashed line is the limit: an episode that reaches it is cut off."
+    caption += figures.bucket_note(points for data in runs for points in data.numbers.metrics.values())
+    return Figure(f"context-{level}", title, caption, {"data": bands, "layout": drawn})
 
 
 def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
@@ -136,9 +136,9 @@ def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest:
     """The limit as a line. If it is far above the data, it is only an annotation, so that the data stay readable."""
     color = figures.color_of(run, 0, len(runs)) if len(runs) > 1 else figures.ORANGE
     if min(value for _, value in points) > 5 * longest:
-        told = f"context limit: {count(points[-1][1])} tokens (above this plot)"
+        label = f"context limit: {count(points[-1][1])} tokens (above this plot)"
         place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "top"}
-        drawn["annotations"] += [figures.note(told, **place)] if run == 0 else []
+        drawn["annotations"] += [figures.note(label, **place)] if run == 0 else []
         return []
     bends = [points[0], *(now for before, now in pairwise(points) if now[1] != before[1]), points[-1]]
     style, label = {"dash": "dash", "shape": "hv"}, figures.label_of(runs, run, "limit")
@@ -165,7 +165,7 @@ def context_figures(runs: Runs) -> list[Figure]:
 
 
 def _author_figure(runs: Runs, run: int) -> Figure:
-    data, (title, told) = runs[run], WORDS["authors"].values()
+    data, (title, caption) = runs[run], WORDS["authors"].values()
     title += figures.plain(f" ({data.name})" if len(runs) > 1 else "")
     episodes, metrics = dict(data.numbers.metrics.get("episodes", [])), data.numbers.metrics
     traces = []
@@ -174,7 +174,7 @@ def _author_figure(runs: Runs, run: int) -> Figure:
         if any(value for _, value in points):
             traces.append(figures.stacked(author, points, color, 0.75, "%{y:,.1f}"))
     spec = {"data": traces, "layout": figures.layout([data], "tokens per episode")} if traces else None
-    return Figure(f"authors-{run}", title, told + (figures.bucket_note(metrics.values()) if traces else ""), spec)
+    return Figure(f"authors-{run}", title, caption + (figures.bucket_note(metrics.values()) if traces else ""), spec)
 
 
 # The forecast: the step at which each quantile of the contexts reaches the limit.
@@ -184,7 +184,7 @@ FORECAST = {"p50": figures.BLUE, "p95": figures.GREEN, "p99": figures.ORANGE}
 
 
 def forecast_figure(runs: Runs) -> Figure:
-    (title, told), several = WORDS["forecast"].values(), len(runs) > 1
+    (title, caption), several = WORDS["forecast"].values(), len(runs) > 1
     quantiles = {"p95": figures.GREEN} if several else FORECAST
     series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
     horizon = 1.05 * max((value for _, value in chain(*series) if math.isfinite(value)), default=0.0)
@@ -203,7 +203,7 @@ def forecast_figure(runs: Runs) -> Figure:
     if not traces:
         known = any(name.startswith("forecast/") for data in runs for name in data.numbers.metrics)
         why = "not recorded yet" if not known else "at no step was the limit forecast to be reached within the horizon"
-        return Figure("forecast", title, told, None, missing=why)
+        return Figure("forecast", title, caption, None, missing=why)
     last = max(run.numbers.last_step or 0 for run in runs)
     thinly = {"width": 1, "dash": "dot"}
     traces.append(
@@ -211,8 +211,8 @@ def forecast_figure(runs: Runs) -> Figure:
             "now", [(0, 0.0), (last, last)], figures.GREY, thinly, mode="lines", meta=figures.AGAIN, hoverinfo="skip"
         )
     )
-    told += figures.bucket_note(points for run in runs for points in run.numbers.metrics.values())
-    return Figure("forecast", title, told, {"data": traces, "layout": figures.layout(runs, "limit reached at step")})
+    caption += figures.bucket_note(points for run in runs for points in run.numbers.metrics.values())
+    return Figure("forecast", title, caption, {"data": traces, "layout": figures.layout(runs, "limit reached at step")})
 
 
 def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:

@@ -130,10 +130,10 @@ class _Reader:
     def _boards(self, turn: Turn) -> list[Any]:
         """The boards before and after the turn's action; empty for environments without boards."""
         given = self._played.stretches(turn.prompt_start, turn.action_start)
-        told = [(first, last) for author, first, last in given if author == Author.ENVIRONMENT]
-        if not told or told[-1][1] - told[-1][0] > self.room.characters:
+        spans = [(first, last) for author, first, last in given if author == Author.ENVIRONMENT]
+        if not spans or spans[-1][1] - spans[-1][0] > self.room.characters:
             return []
-        observation = self._text(*told[-1])
+        observation = self._text(*spans[-1])
         before = self.draw(observation, None)
         if before is None:
             return []

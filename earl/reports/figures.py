@@ -180,8 +180,8 @@ def series_figure(
     placed = layout(runs, unit, showlegend=len(traces) > 1, **axes)
     if len(traces) == 1:
         placed["margin"]["t"] = 22
-    told = explanation + bucket_note(points for *_, points, _ in drawn)
-    return Figure(name, title, told, {"data": traces, "layout": placed})
+    caption = explanation + bucket_note(points for *_, points, _ in drawn)
+    return Figure(name, title, caption, {"data": traces, "layout": placed})
 
 
 PLOTS = tomllib.loads(Path(__file__).with_name("plots.toml").read_text(encoding="utf-8"))
@@ -238,9 +238,9 @@ def time_figure(runs: Runs) -> Figure:
             had = dict(run.numbers.timings[stage])
             points = [(step, had.get(step, 0.0)) for step in sorted(totals)]
             traces.append(stacked(stage, points, CYCLE[place % len(CYCLE)], 1, hover))
-    told = words["several" if several else "one"] + bucket_note(timings)
+    caption = words["several" if several else "one"] + bucket_note(timings)
     spec = {"data": traces, "layout": layout(runs, "seconds")} if any(timings) else None
-    return Figure("time", words["title"], told, spec)
+    return Figure("time", words["title"], caption, spec)
 
 
 ELSEWHERE = re.compile(

@@ -254,20 +254,20 @@ def _descendants(root: int) -> list[int]:
 
 def _with_tuples(info: dict[str, Any]) -> Info:
     """With the tuples that JSON has no word for."""
-    told = {**info}
+    known = {**info}
     if "legal_actions" in info:
-        told["legal_actions"] = tuple(info["legal_actions"])
+        known["legal_actions"] = tuple(info["legal_actions"])
     if "tool_calls" in info:
-        told["tool_calls"] = tuple(ToolCall(*call) for call in info["tool_calls"])
-    return cast(Info, told)
+        known["tool_calls"] = tuple(ToolCall(*call) for call in info["tool_calls"])
+    return cast(Info, known)
 
 
 def _without_times(value: Any) -> Any:
     """What a method returned, without the times of calls."""
     if not isinstance(value, list) or not isinstance(value[-1], dict):
         return value
-    *told, info = value
-    return [*told, {**info, "tool_calls": [(tool, fault) for tool, *_, fault in info.get("tool_calls", ())]}]
+    *rest, info = value
+    return [*rest, {**info, "tool_calls": [(tool, fault) for tool, *_, fault in info.get("tool_calls", ())]}]
 
 
 # The program: a process of environments.
@@ -323,9 +323,9 @@ def _call_method(made: dict[int, TextEnv], number: int, method: str, arguments: 
     returned = getattr(made[number], method)(**arguments)
     if method in {"rule", "random_action"}:
         return None if returned is None else checked_text(f"{method}()", returned, LONGEST)
-    *told, info = checked_reset(returned, LONGEST) if method == "reset" else checked_step(returned, LONGEST)
+    *rest, info = checked_reset(returned, LONGEST) if method == "reset" else checked_step(returned, LONGEST)
     calls = {"tool_calls": [astuple(call) for call in info["tool_calls"]]} if "tool_calls" in info else {}
-    return [*told, {key: value for key, value in info.items() if key in Info.__annotations__} | calls]
+    return [*rest, {key: value for key, value in info.items() if key in Info.__annotations__} | calls]
 
 
 def _make_registered(name: str, target: str | None, options: dict[str, Any], **seat: Any) -> TextEnv:

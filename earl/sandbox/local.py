@@ -42,8 +42,8 @@ def layers_here() -> dict[str, str]:
     """Each layer and kind of sandbox, with what stands against it on this machine; "" where it is there."""
     if sys.platform != "linux":
         return {"linux": f"this is {sys.platform}; sandboxes are made by Linux"}
-    told = subprocess.run(_program("probe"), capture_output=True, text=True, check=True).stdout
-    found = dict(line.split("\t") for line in told.splitlines())
+    output = subprocess.run(_program("probe"), capture_output=True, text=True, check=True).stdout
+    found = dict(line.split("\t") for line in output.splitlines())
     return {**found, **{f"kind {kind}": fault(kind) for kind in ("local", *PROGRAMS)}}
 
 
@@ -202,19 +202,19 @@ CAPABILITIES = ("SETUID", "SETGID", "KILL")
 
 def limits_of(config: SandboxConfig) -> dict[str, Any]:
     """The message that asks the server for a sandbox: [sandbox], and the program that makes it, if any."""
-    told = config.model_dump()
+    limits = config.model_dump()
     if config.kind == "local":
-        return {**told, "argv": [], "environment": None}
+        return {**limits, "argv": [], "environment": None}
     if (program := shutil.which(PROGRAMS[config.kind])) is None:
         fault = f"sandbox.kind = {config.kind!r} needs the program {PROGRAMS[config.kind]}, which is not in PATH"
         raise EarlError(f"{fault}; install it or set another kind; see earl doctor")
-    code = f"{Path(inside.__file__).read_text(encoding='utf-8')}\nenter({told!r})\n"
+    code = f"{Path(inside.__file__).read_text(encoding='utf-8')}\nenter({limits!r})\n"
     if config.kind in inside.CONTAINERS:
         words = [*_container(config), "python3", "-P", "-s", "-X", "utf8", "-c", code]
-        return {**told, "argv": [program, *words], "environment": dict(os.environ)}
+        return {**limits, "argv": [program, *words], "environment": dict(os.environ)}
     python = [getattr(sys, "_base_executable", sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", code]
     made = _bubblewrap(config) if config.kind == "bubblewrap" else _nsjail(config)
-    return {**told, "argv": [program, *made, "--", *python], "environment": None}
+    return {**limits, "argv": [program, *made, "--", *python], "environment": None}
 
 
 def _visible_paths(config: SandboxConfig) -> list[str]:

@@ -182,4 +182,4 @@ def _read(root: Path, path: Path) -> dict[str, dict[str, str | int]]:
         raise
     except (OSError, ValueError):
         return {}
-    return {name: told for name, told in known.items() if isinstance(told, dict) and type(told.get("step", -1)) is int}
+    return {name: one for name, one in known.items() if isinstance(one, dict) and type(one.get("step", -1)) is int}

@@ -118,12 +118,12 @@ class Game:
     def with_canonical_boards(self, stones: str) -> "Game":
         """The game with canonical boards, and instructions that say so, in which the stones are called `stones`."""
         own, other = self.marks
-        told = {
+        wordings = {
             "told your mark,": "told which player you are,",
             f"{own} and {other} are {stones},": f"{own} are your own {stones}, {other} those of the other player,",
         }
         text = self.instructions
-        for before, after in told.items():
+        for before, after in wordings.items():
             assert before in text, f"the instructions of {self.name} do not say {before!r}"
             text = text.replace(before, after)
         return replace(self, canonical=True, instructions=text)

@@ -43,8 +43,8 @@ class TurnTable:
         """What a seat is told at the end, the part of the stake that it wins, and the outcome."""
         winner = self.game.winner(state)
         outcome = "draw" if winner is None else "win" if winner == seat else "loss"
-        told = f"{self.game.seen(state, seat)}\n{RESULTS[outcome]}"
-        return told, self.game.gain(state, seat) / self.game.stake, outcome
+        text = f"{self.game.seen(state, seat)}\n{RESULTS[outcome]}"
+        return text, self.game.gain(state, seat) / self.game.stake, outcome
 
 
 turn_table = cache(TurnTable)
@@ -147,10 +147,10 @@ class BoardGameEnv(TextEnv):
         state, _, _, legal = self._turn
         if legal:
             return self._table.seen(state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
-        told, reward, outcome = self._table.end(state, seat)
+        text, reward, outcome = self._table.end(state, seat)
         if outcome == "draw" and not self.game.payoff:
             reward = self.draw_reward
-        return told, reward, True, False, {"role": "user", "legal_actions": (), "outcome": outcome}
+        return text, reward, True, False, {"role": "user", "legal_actions": (), "outcome": outcome}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""

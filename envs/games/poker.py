@@ -99,14 +99,14 @@ class BettingRules:
         return "\n".join(lines)
 
 
-def poker(name: str, deck: tuple[int, ...], sizes: tuple[int, ...], most_bets: int, told: str) -> Game:
+def poker(name: str, deck: tuple[int, ...], sizes: tuple[int, ...], most_bets: int, description: str) -> Game:
     rules = BettingRules(sizes, most_bets)
     dealt = [*permutations(deck, len(sizes) + 1)]
     return Game(
         name=name,
         marks=MARKS,
         actions=ACTIONS,
-        instructions=f"{told} {BETTING}",
+        instructions=f"{description} {BETTING}",
         max_plies=(most_bets + 2) * len(sizes),
         legal=rules.legal,
         play=rules.play,
@@ -130,7 +130,7 @@ KUHN = poker(
     deck=(0, 1, 2),
     sizes=(1,),
     most_bets=1,
-    told=(
+    description=(
         "You play Kuhn poker. The deck has three cards: K is the highest, then Q, then J. Each player puts one chip "
         "into the pot and is dealt a card that the other one does not see. There is one round of bets, with one bet of "
         "one chip. The higher card wins."
@@ -141,7 +141,7 @@ LEDUC = poker(
     deck=(0, 0, 1, 1, 2, 2),
     sizes=(2, 4),
     most_bets=2,
-    told=(
+    description=(
         "You play Leduc hold'em. The deck has six cards: two K, the highest, two Q and two J. Each player puts one "
         "chip into the pot and is dealt a card that the other one does not see. After a round of bets a card is laid "
         "open on the table, and a second round follows. Bets and raises are two chips in the first round and four in "

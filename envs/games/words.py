@@ -51,7 +51,7 @@ class WordsEnv(TextEnv):
             f"mark for each letter: {RIGHT} at its right place, {ELSEWHERE} elsewhere in the word, {ABSENT} not in the "
             f"word, or not so often. Answer with {length} small letters and nothing else."
         )
-        self.told: list[tuple[str, str]] = []
+        self.guesses: list[tuple[str, str]] = []
         """The guesses so far, and their marks."""
         self._secret = ""
 
@@ -59,7 +59,7 @@ class WordsEnv(TextEnv):
         self.keep_seed(seed)
         if seed is None:
             seed = int(self.np_random.integers(1 << 31))
-        self._secret, self.told = Random(f"words {seed}").choice(words(self.length)), []
+        self._secret, self.guesses = Random(f"words {seed}").choice(words(self.length)), []
         return f"{self.length} letters, {self.max_turns} guesses", {"role": "user"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
@@ -68,9 +68,9 @@ class WordsEnv(TextEnv):
             raise EarlError("step() outside an episode; call reset() to begin one")
         if (broken := self.rule(action)) is not None:
             return broken, 0.0, False, False, {"role": "user", "illegal": broken}
-        self.told.append((action, marks(action, self._secret)))
-        left = self.max_turns - len(self.told)
-        shown = f"{action} {self.told[-1][1]}"
+        self.guesses.append((action, marks(action, self._secret)))
+        left = self.max_turns - len(self.guesses)
+        shown = f"{action} {self.guesses[-1][1]}"
         if action != self._secret and left:
             return f"{shown}\n{left} left", 0.0, False, False, {"role": "user"}
         secret, self._secret = self._secret, ""
@@ -93,4 +93,4 @@ class WordsEnv(TextEnv):
 
     def possible(self) -> list[str]:
         """The words that all marks so far allow."""
-        return [word for word in words(self.length) if all(marks(guess, word) == own for guess, own in self.told)]
+        return [word for word in words(self.length) if all(marks(guess, word) == own for guess, own in self.guesses)]

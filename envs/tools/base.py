@@ -86,7 +86,7 @@ class ToolEnv(TextEnv):
                 self._unprepared = False
                 with pool().action("prepare", (1,) if self.external else (), self.since) as admitted:
                     self.prepare()
-                records += [admitted.told()] if self.external else []
+                records += [admitted.record()] if self.external else []
             self.last_results = observation = run_calls(calls, self, records)
         else:
             match = re.fullmatch(self.answer_form, action)

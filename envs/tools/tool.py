@@ -120,15 +120,15 @@ def read_calls(text: str, tools: Mapping[str, Tool]) -> list[Call]:
 def run_calls(calls: Sequence[Call], environment: object = None, records: list[ToolCall] | None = None) -> str:
     """What the tools return, as one text. A tool that fails or takes too long says so there, and in `records`. Each
     call is an action, which may wait for a core and for the tool's limits before its time begins."""
-    told, records = [], [] if records is None else records
+    results, records = [], [] if records is None else records
     since = getattr(environment, "since", None)
     for call in calls:
         cores = (1,) if getattr(environment, "external", False) else ()
         with pool().action(call.tool.name, cores, since) as admitted:
             text, fault = _result(call, environment)
-        records.append(admitted.told(fault))
-        told.append(format_result(text, RESULT_CHARACTERS // len(calls)))
-    return told[0] if len(told) == 1 else "\n".join(f"{number}: {text}" for number, text in enumerate(told, 1))
+        records.append(admitted.record(fault))
+        results.append(format_result(text, RESULT_CHARACTERS // len(calls)))
+    return results[0] if len(results) == 1 else "\n".join(f"{number}: {text}" for number, text in enumerate(results, 1))
 
 
 def format_result(text: str, longest: int = RESULT_CHARACTERS) -> str:

@@ -58,7 +58,7 @@ def test_actors_on_ray_keep_to_a_limit_together(ray):
             def look(_):
                 with pool().action("look") as admitted:
                     time.sleep(0.02)
-                return admitted.told()
+                return admitted.record()
 
             with ThreadPoolExecutor(12) as threads:
                 return pool().cores, list(threads.map(look, range(12)))

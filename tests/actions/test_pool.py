@@ -48,7 +48,7 @@ def test_the_time_of_a_call_is_told_apart_from_its_wait() -> None:
                 if len(pool._queue.waiting) == 2:
                     all_asked.set()
             time.sleep(0.02)
-        calls.append(admitted.told("faults"))
+        calls.append(admitted.record("faults"))
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(one, range(4)))

@@ -11,8 +11,8 @@ from earl.audit import audit, checks, evidence
 from earl.audit.evidence import Evidence, Sampled, TokenPosition, by_siblings, gather
 from earl.audit.findings import Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun
-from earl.config import AlgorithmConfig
 from earl.errors import EarlError
+from earl.recipe import build
 from earl.runs.folder import RunFolder
 from earl.seeds import derive, uniforms
 from tests.audit.test_case import SOUND, episode, replay_of
@@ -272,7 +272,7 @@ def test_values_come_from_the_head_of_the_step_before(monkeypatch):
 
 def test_advantages_that_cannot_be_checked(monkeypatch):
     def case_of(name, kept, replays=(1,)):
-        config = SimpleNamespace(algorithm=AlgorithmConfig(name=name))
+        config = build({"env": {"name": "tictactoe"}, "algorithm": {"name": name}})
         run = SimpleNamespace(config=config, checkpoints={22: SimpleNamespace(path="weights")} if kept else {23: None})
         return SimpleNamespace(run=run, step=23, experiences=(1,), replays=replays, true_groups=lambda: "groups")
 

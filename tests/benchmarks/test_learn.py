@@ -28,7 +28,7 @@ def test_a_course_has_the_evaluations_after_imitation_and_no_time_of_theirs():
 
 def test_equal_time_counts_what_was_reached_within_it():
     course = [Reached(0.5, 0.1, 10), Reached(0.5, 0.2, 20), Reached(0.9, 0.1, 30)]
-    told = learn._told("grpo", 1e-3, [course], [25])
+    told = learn._summary("grpo", 1e-3, [course], [25])
     assert (told["not_lost"]["median"], told["won"]["median"], told["seconds"]["max"]) == (0.9, 0.1, 30)
     assert told["not_lost_in_equal_time"]["median"] == 0.5
 
