@@ -94,3 +94,9 @@ def test_a_key_that_others_can_read_stops_a_run_before_it_begins(
     (home / "signing_key").chmod(0o644)
     said = earl("train", "tictactoe", "--config", tiny, "--runs", signed.path.parent, "--name", "theirs")
     assert said.code == 2 and "others can read" in said.err
+
+
+def test_a_key_without_a_name_is_refused(earl: Callable, home: Path) -> None:
+    refused = earl("key", "--name", " ")
+    assert refused.code == 2 and "says nothing of the key" in refused.err
+    assert not home.exists()
