@@ -134,9 +134,9 @@ def dependencies() -> str:
 
 RECIPES = """# Recipes
 
-A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless
-`--config` names another file; `--set section.key=value` changes one value. A key that is not listed here is
-refused. Written by `make docs` from `earl/config.py`.
+A recipe is a TOML file of these sections. `earl train ENV` reads `configs/ENV.toml` unless `--config` names another
+file; `--set section.key=value` changes one value. A key that is not listed here is refused. Written by `make docs`
+from `earl/config.py`.
 """
 
 
@@ -172,8 +172,8 @@ Written by `make docs` from what `--help` says. Results go to stdout, progress a
 
 
 def command_line() -> str:
-    sections = [f"## `{path}`\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(cli, "earl", None)]
     """docs/cli.md"""
+    sections = [f"## `{path}`\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(cli, "earl", None)]
     return "\n".join([COMMAND_LINE, *sections])
 
 
