@@ -134,7 +134,7 @@ def dependencies() -> str:
 
 RECIPES = """# Recipes
 
-A recipe is a TOML file of these sections. `earl train ENV` reads `configs/ENV.toml` unless `--config` names another
+A recipe is a TOML file of these sections. `earl train ENV` reads `configs/<ENV>.toml` unless `--config` names another
 file; `--set section.key=value` changes one value. A key that is not listed here is refused. Written by `make docs`
 from `earl/config.py`.
 """
