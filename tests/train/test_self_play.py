@@ -1,7 +1,5 @@
 """Runs of self-play: what they learn from, what survives a resume, and the way back after a collapse."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,8 +9,6 @@ from earl.cli.training import continued
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.placement.pipeline import StepPipeline
-from earl.preflight import preflight
-from earl.recipe import build, load_toml
 from earl.runs.store import Store
 from earl.runs.trajectories import path_of, read_whole
 
@@ -24,12 +20,6 @@ SELF_PLAY = {
     "algorithm": {"name": "rae"},
     "run": {"steps": 8, "checkpoint_every": 1, "pool": 2},
 }
-
-
-@pytest.mark.parametrize("name", ["tictactoe_selfplay", "connect4_selfplay", "second_task"])
-def test_recipes_of_the_docs_pass_the_preflight(tmp_path, name):
-    recipe = load_toml(Path(__file__).parents[2] / "docs" / f"{name}.toml")
-    assert preflight(build(recipe), tmp_path).config.env.opponents == recipe["env"]["opponents"]
 
 
 @pytest.mark.slow
