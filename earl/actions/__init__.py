@@ -1,1 +1,1 @@
-"""External calls as the unit of scheduling, after ARL-Tangram (arXiv 2603.13019): which begins when, and how wide."""
+"""Scheduling of external calls one by one, after ARL-Tangram (arXiv 2603.13019): when each begins, on how many cores."""

@@ -1,4 +1,4 @@
-"""The actions of this process: a tool's call waits here for its cores and quota.
+"""The action pool of this process: a tool's call waits here for its cores and quotas.
 
 with pool().action("python", cores=(1,)): …      # the thread waits, and `granted()` are its cores until the end
 """
@@ -20,13 +20,13 @@ _granted: ContextVar[tuple[int, ...]] = ContextVar("granted", default=())
 
 
 def granted() -> tuple[int, ...]:
-    """The cores of the action that the caller is part of; none: it has no cores of its own."""
+    """The cores of the action that runs the caller; empty: it has no cores of its own."""
     return _granted.get()
 
 
 @dataclass(slots=True)
 class Admitted:
-    """A call that may run. Its cores are its own until the block ends, which sets `run_seconds`."""
+    """A call that may run; it keeps its cores until the block ends, which sets `run_seconds`."""
 
     tool: str
     asked: float  # seconds since the epoch
@@ -39,18 +39,18 @@ class Admitted:
 
 
 def own_cores() -> list[int]:
-    """Those of this machine that this process may use."""
+    """The cores of this machine that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
 
 
 def part_of(cores: Sequence[int], rank: int, size: int) -> list[int]:
-    """Those of some cores that one of `size` processes has; a core is shared where they are fewer."""
+    """The part of `cores` for one of `size` processes; with fewer cores than processes, a core is shared."""
     return [*cores[rank::size]] or [cores[rank % len(cores)]]
 
 
 class ActionPool:
-    """Shares cores among the calls of threads, and keeps to the tools' limits, of which `size` processes have a part
-    each."""
+    """Shares cores among the calls of threads and enforces the tools' limits; each of `size` processes has an equal part
+    of a limit."""
 
     def __init__(self, cores: Sequence[int], tools: ToolsConfig | None = None, size: int = 1) -> None:
         self.cores, self.limits, self.size = [*cores], tools or ToolsConfig(), size
@@ -62,8 +62,8 @@ class ActionPool:
 
     @contextmanager
     def action(self, tool: str, cores: tuple[int, ...] = (), since: float | None = None) -> Iterator[Admitted]:
-        """Wait until a call may begin. cores: the widths that it can use, unless the recipe says; none: it takes no
-        core. since: when its episode began, by the monotonic clock, for earlier ones go first; None: now."""
+        """Wait until a call may begin. cores: the widths it can use, unless the recipe sets them; empty: it takes no
+        core. since: monotonic time of its episode's begin, since earlier episodes go first; None: now."""
         asked, clock = time.monotonic(), time.time()
         run = self._wait(tool, cores, since)
         own = run.place.units if run is not None and run.resource == "cores" else ()
@@ -104,7 +104,7 @@ class ActionPool:
             self._waiting.pop(run.action.number).set()
 
     def _cost(self, tool: str, cores: tuple[int, ...]) -> ToolCost:
-        """What a call of a tool takes; resource "": nothing."""
+        """The resources of a tool's call; resource "": none."""
         limits, needs = self.limits, dict[str, float]()
         most = limits.at_once.get(tool)
         if tool in limits.cores:
@@ -125,7 +125,7 @@ _pool_lock = threading.Lock()
 
 
 def pool() -> ActionPool:
-    """That of this process; unless `open_pool` was called it has all cores and no limits."""
+    """The pool of this process; without a call of `open_pool` it has all cores and no limits."""
     global _pool
     with _pool_lock:
         if _pool is None:
@@ -134,14 +134,14 @@ def pool() -> ActionPool:
 
 
 def open_pool(cores: Sequence[int], tools: ToolsConfig, size: int) -> None:
-    """Begin the pool of this process, which has some cores, and one part in `size` of the limits."""
+    """Open the pool of this process, with these cores and 1/size of the limits."""
     global _pool
     with _pool_lock:
         _pool = ActionPool(cores, tools, size)
 
 
 def core_use(calls: Sequence[ToolCall], cores: int) -> dict[str, float]:
-    """The share of some cores that calls had while they ran, from the first to the last; {}: none took a core."""
+    """Utilisation of `cores` from the first call to the end of the last; {}: no call took a core."""
     busy = [(one.asked, one.asked + one.queue_seconds + one.run_seconds) for one in calls if one.cores]
     if not busy:
         return {}

@@ -1,8 +1,8 @@
-"""What waits and what runs on some resources: capacity, rates, cells of devices, and durations learned on the way.
+"""The queue of waiting and running actions: capacities, rates, cells of devices, and durations learned on the way.
 
     ask(number, tool, now) ─▶ waiting ─▶ begin(now): schedule(), then a place for each ─▶ running ─▶ end(number, now)
 
-Time is an argument: a simulator and a process with threads use the same queue.
+Time is an argument, so the simulator and the threads of a process use the same queue.
 """
 
 from bisect import bisect_left, insort
@@ -16,25 +16,27 @@ from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
 from earl.errors import EarlError
 
 EXPECTED_SECONDS = 1.0
-"""At least width, of a tool of which nothing was seen."""
+"""Expected seconds at the least width of a tool that was never called."""
 EXPECTED_SERIAL = 0.05
-"""Share of a call that more units are expected not to shorten, until calls of several widths were seen."""
+"""Expected share of a call that more units do not shorten, until calls of several widths were measured."""
 EXPECTED_CALLS = 4.0
-"""What that weighs, in calls × squared distance of 1/width from its mean."""
+"""Weight of that expectation, in calls × squared distance of 1/width from its mean."""
 LOADED_FIRST = 2.0
-"""Loads of a service by whose seconds a call goes later that has to wait for one: those that need none pass it."""
+"""A call whose service has to be loaded is ordered later by this many times the load's seconds, so others pass it."""
 REMEMBERED = 512
-"""Calls that count in a mean: what a tool is asked changes as the policy learns."""
+"""Number of recent calls that a mean covers, since calls change as the policy learns."""
 
 
 class Durations:
-    """The mean seconds of calls by tool and width, and the curve a + b/m that fits them best. Those that still run
-    count with what they have taken: else, while the long ones run, the short ones that ended tell the mean."""
+    """Mean seconds of calls by tool and width, and the best fitting curve a + b/m. Running calls count with the seconds
+    they have taken so far; otherwise short calls, which end first, would bias the mean."""
 
     def __init__(self) -> None:
-        self._means: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)  # by tool and width: calls, seconds
+        self._means: dict[str, dict[int, tuple[float, float]]] = defaultdict(
+            dict
+        )  # by tool and width: (calls, mean seconds)
         self._curves: dict[tuple[str, tuple[int, ...]], tuple[int, SpeedCurve]] = {}
-        self._running: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)  # calls, the sum of their beginnings
+        self._running: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)  # (calls, sum of their begin times)
         self._seen: dict[str, int] = defaultdict(int)
 
     def begin(self, tool: str, width: int, now: float) -> None:
@@ -53,7 +55,7 @@ class Durations:
         self._seen[tool] += 1
 
     def curve(self, tool: str, widths: tuple[int, ...], now: float = 0.0) -> SpeedCurve:
-        """What is expected now; drawn anew whenever a tenth more calls were seen, so that many actions share one."""
+        """The expected curve; refitted after every tenth more calls, so that many actions share one."""
         seen = self._seen[tool]
         drawn, curve = self._curves.get((tool, widths), (-1, None))
         if curve is None or seen > 1.1 * drawn:
@@ -75,7 +77,7 @@ class Durations:
         calls = sum(many for many, _ in means.values())
         mean = sum(many * seconds for many, seconds in means.values()) / calls
         part = sum(many / width for width, (many, _) in means.items()) / calls
-        # Least squares, held to that shape by EXPECTED_CALLS: what few calls took says little of a curve.
+        # Least squares with the expected shape as a prior of weight EXPECTED_CALLS: few calls say little about a curve.
         spread = sum(many * (1 / width - part) ** 2 for width, (many, _) in means.items())
         slope = sum(many * (1 / width - part) * (seconds - mean) for width, (many, seconds) in means.items())
         expected = mean * (1 - EXPECTED_SERIAL) / (EXPECTED_SERIAL + (1 - EXPECTED_SERIAL) * part)
@@ -86,7 +88,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class ToolCost:
-    """What a call of a tool takes.
+    """The resources of a tool's call.
 
     Example:
         ToolCost("cores", (1, 2, 4), {"memory": 2.0})
@@ -94,14 +96,14 @@ class ToolCost:
     """
 
     resource: str
-    """Of which it takes one of `widths`."""
+    """The elastic resource, of which a call holds one of `widths`."""
     widths: tuple[int, ...] = (1,)
     needs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Rate:
-    """A quota of so many a second; at most `burst` are saved up."""
+    """A quota of calls per second; at most `burst` accumulate."""
 
     per_second: float
     burst: float = 1.0
@@ -114,27 +116,27 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The units that an action has, and the seconds that it takes to make them ready for it."""
+    """The units of an action, and the seconds to prepare them for it."""
 
     units: tuple[int, ...]
     ready_seconds: float = 0.0
 
 
 class Places(Protocol):
-    """Gives units of a resource by number."""
+    """Assigns numbered units of a resource."""
 
     def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
-        """Units for a width, or fewer where that is better or all that there is; None: not even the least."""
+        """Assign units for a width, or fewer if that is faster or all that is free; None: not even the least width."""
 
     def give(self, place: Place) -> None:
-        """Take them back."""
+        """Release the units."""
 
     def later(self, tool: str) -> float:
-        """Seconds by which a call of it goes later than others, as its units would have to be made ready first."""
+        """Seconds by which a call is ordered later because its units would have to be prepared first."""
 
 
 class Cores:
-    """Cores by number; those next to each other share caches, so the lowest free ones are given."""
+    """Numbered cores; the lowest free ones are assigned, since neighbours share caches."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._free = sorted(numbers)
@@ -151,16 +153,18 @@ class Cores:
 
 
 class Cells:
-    """Devices that services with state are loaded onto, in cells: blocks of 1, 2, 4 or 8 neighbours.
+    """Devices onto which stateful services are loaded, in cells: blocks of 1, 2, 4 or 8 neighbouring devices.
 
-    A device has memory for one service. On a cell of n a service takes an n-th of each, so that n services stay on the
-    same devices, which one of them uses at a time. Where another needs the memory, the least recently used go first.
+    A device has memory for one service. On a cell of n devices a service takes an n-th of each, so n services can be
+    resident on the same devices, and one of them runs at a time. The least recently used services are evicted.
     """
 
     def __init__(self, devices: int, load_seconds: float, host: int = 8) -> None:
-        """load_seconds: of a service onto one device, from host memory; n devices load at once."""
+        """load_seconds: time to load a service from host memory onto one device; n devices load in parallel."""
         self._devices, self._load_seconds, self._host = devices, load_seconds, host
-        self.resident: list[tuple[str, tuple[int, ...]]] = []  # services on their cells, the least recently used first
+        self.resident: list[
+            tuple[str, tuple[int, ...]]
+        ] = []  # services with their cells, the least recently used first
         self._busy = set[int]()
 
     def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
@@ -196,7 +200,7 @@ class Cells:
         ]
 
     def _leaving(self, cell: tuple[int, ...]) -> int:
-        """How many of the least recently used services leave these devices for one more, as far as they are on them."""
+        """Of the least recently used services, how many have to be considered for eviction from this cell."""
         taken = dict.fromkeys(cell, 1 / len(cell))
         for number in range(len(self.resident), 0, -1):
             other = self.resident[number - 1][1]
@@ -209,17 +213,17 @@ class Cells:
 
 @dataclass(frozen=True, slots=True)
 class RunningAction(Begun):
-    """An action that has begun."""
+    """A running action with its units."""
 
     action: Action
     place: Place
 
 
 class ActionQueue:
-    """Actions that share resources. `capacity` in units; a resource may have `rates` or `places` beside.
+    """Actions that share resources. capacity: units by resource; rates, places: of resources that have them.
 
     Raises:
-        EarlError: from `ask`, where a call takes more than there is.
+        EarlError: from `ask`, if a call needs more than the capacity.
     """
 
     def __init__(
@@ -235,11 +239,11 @@ class ActionQueue:
         self._rates = dict(rates or {})
         self.free |= {name: rate.burst for name, rate in self._rates.items()}
         self._places: dict[str, Places] = dict(places or {})
-        self.waiting: list[Action] = []  # in their order
+        self.waiting: list[Action] = []  # in order
         self.running: dict[int, RunningAction] = {}
 
     def add(self, resource: str, units: float) -> None:
-        """Share one more resource."""
+        """Add a resource."""
         if resource not in self.capacity:
             self.capacity[resource] = self.free[resource] = units
 
@@ -247,7 +251,7 @@ class ActionQueue:
         self._rates[resource], self.free[resource] = rate, rate.burst
 
     def ask(self, number: int, tool: str, now: float, since: float | None = None) -> None:
-        """Let a call wait. Numbers rise. since: when its trajectory first asked; None: it does so now."""
+        """Enqueue a call. number: ascending; since: when its trajectory first asked for a call, None: now."""
         cost = self.costs[tool]
         widths = tuple(width for width in cost.widths if width <= self.capacity[cost.resource])
         lacking = [name for name, units in cost.needs.items() if units > self._most(name)]
@@ -262,7 +266,7 @@ class ActionQueue:
         return self._rates[name].burst if name in self._rates else self.capacity.get(name, 0.0)
 
     def begin(self, now: float) -> list[RunningAction]:
-        """Those that begin now."""
+        """The actions that begin now."""
         if not self.waiting:
             return []
         for name, rate in self._rates.items():
@@ -276,7 +280,7 @@ class ActionQueue:
         return begun
 
     def _in_turn(self) -> list[Action]:
-        """What waits, in its order, where it matters with what has to be loaded later."""
+        """The waiting actions in order; calls whose service has to be loaded go later."""
         tools = {(one.elastic, one.tool) for one in self.waiting}
         later = {tool: self._places[name].later(tool) for name, tool in tools if name in self._places}
         if not any(later.values()):
@@ -297,7 +301,7 @@ class ActionQueue:
         return run
 
     def end(self, number: int, now: float) -> RunningAction:
-        """Give back what an action held, and learn how long it took."""
+        """Release the units of an action, and record its duration."""
         run = self.running.pop(number)
         if places := self._places.get(run.action.elastic):
             places.give(run.place)
@@ -308,11 +312,11 @@ class ActionQueue:
     def _change(self, run: RunningAction, sign: int) -> None:
         self.free[run.resource] += sign * run.units
         for name, units in run.action.needs.items():
-            if sign < 0 or name not in self._rates:  # what a rate gave is spent
+            if sign < 0 or name not in self._rates:  # a quota is consumed, not returned
                 self.free[name] += sign * units
 
     def wake(self) -> float | None:
-        """When a rate next has what a waiting action takes of it; None: no action waits for one."""
+        """When a rate next allows a waiting action; None: no action waits for a rate."""
         times = [
             rate.since + (action.needs[name] - self.free[name]) / rate.per_second
             for name, rate in self._rates.items()

@@ -1,29 +1,29 @@
-"""Which waiting actions begin now, and on how many units: a pure function of what waits, runs and is free.
+"""Decides which waiting actions begin now, and on how many units: a pure function of waiting and running actions.
 
-    waiting, in order ─▶ each in turn: the width of least cost ─▶ it begins, lets others pass, or keeps its resources
+    waiting, in order ─▶ each in turn: the width of least cost ─▶ it begins, or others may pass it, or it blocks them
 
-Where each action takes the width of least cost, the sum of completion times is small: the wait for so many units, its
-seconds on them, and what they cost the others, each of which the action delays by units × seconds / all units: those
-that wait, and those to come where they find no unit free, which is unlikely until most units are in use. What runs
-comes back, and as many trajectories as wait and run generate now (published: calls are 47 % of their time); that these
-count twice was found by trying.
-How long units are waited for is told by the completion times of what runs. After ARL-Tangram (arXiv 2603.13019), which
-evicts the last candidates while that sum falls; a price says so of one action at a time, and knows of calls to come.
+The goal is a small sum of completion times. The cost of a width is the wait for its units, the seconds on them, and the
+delay of other actions: each is delayed by units × seconds / all units. The others are the waiting actions, and future
+ones to the extent that they find no unit free, which is unlikely until most units are in use. Future actions are
+estimated from the running ones, which return, and from the trajectories that generate now, as many as wait and run
+(published: calls are 47 % of their time); counting these twice was found by trial. The wait for units follows from the
+expected ends of running actions. ARL-Tangram (arXiv 2603.13019) evicts the last candidates while the sum falls; a price
+per unit does the same for one action at a time and accounts for future calls.
 
-An action that waits for width lets others pass for as long as it is to run. After that their order holds on every
-resource, and where nothing runs the first begins: none starves.
+An action that waits for more width lets others pass for at most its own expected duration. After that it blocks later
+actions on its resources, and if nothing runs, the first action begins: no action starves.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 LETS_PASS = 0.1
-"""An action goes as much later as this share of the seconds it is to take, so that short ones pass long ones."""
+"""Share of an action's expected seconds by which it is ordered later, so that short actions pass long ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeedCurve:
-    """Expected seconds of an action by its width, which rises: T/(E(m)·m) at m units. Actions that are alike share one.
+    """Expected seconds of an action by width, in ascending order: T/(E(m)·m) at m units. Similar actions share a curve.
 
     Example:
         SpeedCurve((1, 2, 4), (8.0, 4.4, 2.6))
@@ -42,7 +42,7 @@ class SpeedCurve:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A call that waits.
+    """A waiting call.
 
     Example:
         Action(7, "tests", {"memory": 2.0}, "cores", SpeedCurve((1, 2), (8.0, 4.4)))
@@ -51,9 +51,9 @@ class Action:
     number: int
     tool: str
     needs: Mapping[str, float]
-    """Units of every resource that it takes, apart from the elastic one."""
+    """Units of each resource that it holds, besides the elastic one."""
     elastic: str
-    """The resource of which it takes a width of its curve."""
+    """The resource of which it holds one of the widths of its curve."""
     curve: SpeedCurve
     asked: float = 0.0
     since: float = 0.0
@@ -61,14 +61,14 @@ class Action:
 
     @property
     def order(self) -> tuple[float, int]:
-        """First come first served, by trajectory: calls wait least where trajectories end one after the other. One that
-        takes longer goes a little later."""
+        """First come first served by trajectory, since calls wait least when trajectories end one after the other; long
+        calls go a little later."""
         return self.since + LETS_PASS * self.curve.seconds[-1], self.number
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An action that runs: what it holds of a resource, when it began, and when it was expected to end."""
+    """A running action: its units of a resource, when it began, and when it was expected to end."""
 
     resource: str
     units: int
@@ -76,7 +76,7 @@ class Begun:
     ends: float
 
     def expected_end(self, now: float) -> float:
-        """One that runs longer than expected takes half as long again: durations have long tails."""
+        """An action that is overdue is expected to take half as long again, since durations have long tails."""
         return max(self.ends, now + (now - self.began) / 2)
 
 
@@ -93,8 +93,7 @@ def schedule(
     capacity: Mapping[str, float],
     now: float,
 ) -> list[Grant]:
-    """The actions that begin now, in their order. `waiting` is in that order, `free` names every resource, and
-    `capacity` those that actions take a width of."""
+    """The actions that begin now. waiting: in order; free: units of every resource; capacity: of the elastic ones."""
     left, blocked = dict(free), set[str]()
     grants: list[Grant] = []
     widths = _Widths(running, capacity, len(waiting) - 1, now)
@@ -124,15 +123,15 @@ def schedule(
 
 @dataclass(slots=True)
 class _Widths:
-    """The width of least cost."""
+    """Finds the width of least cost."""
 
     running: Collection[Begun]
     capacity: Mapping[str, float]
     waiting: int
-    """Other actions that wait."""
+    """Number of other waiting actions."""
     now: float
     _ends: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    """Of what runs, by resource: when it ends, and its units; the first first."""
+    """By resource, the expected ends of running actions with their units, in ascending order."""
 
     def best(self, key: str, curve: SpeedCurve, free: float) -> int:
         units = self.capacity[key]
@@ -147,7 +146,7 @@ class _Widths:
         )[1]
 
     def _wait(self, key: str, lacking: float) -> float:
-        """Seconds until so many units are free."""
+        """Expected seconds until this many more units are free."""
         if lacking <= 0:
             return 0.0
         if key not in self._ends:

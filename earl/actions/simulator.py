@@ -1,7 +1,7 @@
-"""A step's trajectories played in simulated time: they generate, call a tool, and generate again.
+"""Simulates the trajectories of a step in time: they generate, call a tool, and generate again.
 
-Each call goes to an `ActionQueue`, which is the one that runs use; or to none, where a trajectory holds resources of
-its own, for which it waits before its first call and which it gives back after its last.
+Calls go to an `ActionQueue`, the class that runs use. Where a trajectory holds resources, it waits for them before its
+first call, releases them after its last, and its calls do not wait.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from time import perf_counter
 from earl.actions.queue import ActionQueue, RunningAction
 
 HOLD = "hold"
-"""The tool whose call lasts as long as the trajectory."""
+"""A tool whose call lasts as long as its trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class SimulatedCall:
 
     tool: str
     after: float
-    """Seconds of generation before it."""
+    """Seconds of generation before the call."""
     seconds: float
-    """That it takes on one unit."""
+    """Seconds of the call on one unit."""
     serial: float = 1.0
-    """Share of these that more units do not shorten."""
+    """Share of the seconds that more units do not shorten."""
 
     def on(self, width: int) -> float:
         return self.seconds * (self.serial + (1 - self.serial) / width)
@@ -34,7 +34,7 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """When a call was asked for, began and ended; `busy` in units × seconds."""
+    """Times of a call's request, begin and end; `busy` in units × seconds."""
 
     tool: str
     asked: float
@@ -45,18 +45,18 @@ class Done:
 
 @dataclass(slots=True)
 class Played:
-    """What a simulation came to."""
+    """The result of a simulation."""
 
     done: list[Done] = field(default_factory=list)
     seconds: float = 0.0
-    """Until the last trajectory ended."""
+    """Time of the last trajectory's end."""
     decisions: int = 0
     decision_seconds: float = 0.0
-    """On the clock on the wall."""
+    """Wall-clock seconds."""
 
     @property
     def completion(self) -> float:
-        """Mean seconds of a call from asking to its end; a wait for what a trajectory holds counts to its calls."""
+        """Mean seconds of a call from its request to its end; waits for held resources are spread over the calls."""
         calls = sum(one.tool != HOLD for one in self.done)
         return sum((one.began if one.tool == HOLD else one.ended) - one.asked for one in self.done) / calls
 
@@ -66,7 +66,7 @@ class Played:
 
     @property
     def busy(self) -> float:
-        """Units × seconds in which calls ran."""
+        """Units × seconds of running calls."""
         return sum(one.busy for one in self.done)
 
 
@@ -79,7 +79,7 @@ class _Simulation:
         self._trajectories, self._route, self._held_width = trajectories, route, held_width
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = 0
-        self._since: dict[int, float] = {}  # when a trajectory first asked
+        self._since: dict[int, float] = {}  # time of a trajectory's first request
         self._asked: dict[int, tuple[float, Callable[[float, RunningAction], None]]] = {}
         self._touched: dict[int, ActionQueue] = {}
         self._woken: dict[int, float] = {}
@@ -171,5 +171,5 @@ class _Simulation:
 
 
 def simulate(trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int = 1) -> Played:
-    """Play all from time 0 on. held_width: units of what a trajectory holds."""
+    """Simulate all trajectories from time 0 on. held_width: units that a trajectory holds."""
     return _Simulation(trajectories, route, held_width).run()
