@@ -49,8 +49,8 @@ def part_of(cores: Sequence[int], rank: int, size: int) -> list[int]:
 
 
 class ActionPool:
-    """Shares cores among the calls of threads and enforces the tools' limits; each of `size` processes has an equal part
-    of a limit."""
+    """Shares cores among the calls of threads and enforces the tools' limits; each of `size` processes has an equal
+    part of a limit."""
 
     def __init__(self, cores: Sequence[int], tools: ToolsConfig | None = None, size: int = 1) -> None:
         self.cores, self.limits, self.size = [*cores], tools or ToolsConfig(), size

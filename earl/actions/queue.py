@@ -34,7 +34,7 @@ class Durations:
     def __init__(self) -> None:
         self._means: dict[str, dict[int, tuple[float, float]]] = defaultdict(
             dict
-        )  # by tool and width: (calls, mean seconds)
+        )  # by tool, width: calls, mean seconds
         self._curves: dict[tuple[str, tuple[int, ...]], tuple[int, SpeedCurve]] = {}
         self._running: dict[str, dict[int, tuple[int, float]]] = defaultdict(dict)  # (calls, sum of their begin times)
         self._seen: dict[str, int] = defaultdict(int)
@@ -162,9 +162,7 @@ class Cells:
     def __init__(self, devices: int, load_seconds: float, host: int = 8) -> None:
         """load_seconds: time to load a service from host memory onto one device; n devices load in parallel."""
         self._devices, self._load_seconds, self._host = devices, load_seconds, host
-        self.resident: list[
-            tuple[str, tuple[int, ...]]
-        ] = []  # services with their cells, the least recently used first
+        self.resident: list[tuple[str, tuple[int, ...]]] = []  # services with cells, least recently used first
         self._busy = set[int]()
 
     def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
