@@ -1,11 +1,11 @@
-"""The forward pass of the models that earl makes, in fewer operations than that of `transformers`.
+"""The forward pass of the models that earl creates, in fewer operations than that of `transformers`.
 
-At small widths a pass costs what its operations cost to call, and their gradients more than the products. It reads the
-weights of the model's own modules; `suits` says of which models. All others take the way of `transformers`.
+In a small model the overhead of calling operations dominates, above all in the backward pass. This pass uses the weights
+of the model's own modules. `suits` says which models can use it; all others use the forward pass of `transformers`.
 
-packed_states: of rows to learn from. Rows that begin alike are computed once up to where they part: the episodes of a
-group share their prompt, and games their openings.
-TokenDecoder: of tokens to sample after, without gradients.
+packed_states: for learning. Rows with a common prefix compute it once: the episodes of a group share their prompt, and
+games their openings.
+TokenDecoder: for sampling, without gradients.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,14 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """T tokens of packed rows, of which S differ in themselves or in what stands before them: rows [a b c] and [a b d]
-    have S = 4. The second row shares 2 tokens with the first and has 1 of its own."""
+    """T tokens of packed rows, of which S are distinct, counting a token with its prefix: rows [a b c] and [a b d] have
+    S = 4. The second row shares 2 tokens with the first and has 1 of its own."""
 
-    classes: tuple[tuple[int, int, int], ...]  # so many rows with as many own tokens, and as many shared ones
-    first: Tensor  # [S], where in the packed rows each of the S is first: the rows' own tokens, class by class
-    positions: Tensor  # [S], in its row
-    whole: Tensor  # which of the S the tokens of each row are, class by class; of rows with own tokens
-    places: Tensor  # [T], which of the S each token of the packed rows is
+    classes: tuple[tuple[int, int, int], ...]  # (rows, own tokens, shared tokens) of each class
+    first: Tensor  # [S], packed position of each distinct token, class by class
+    positions: Tensor  # [S], position in its row
+    whole: Tensor  # indices into S of the tokens of each row with own tokens, class by class
+    places: Tensor  # [T], index into S of each packed token
 
     @classmethod
     def of(cls, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
@@ -46,7 +46,7 @@ class Prefixes:
         inside = position < lengths[:, None]
         padded, place = np.full(inside.shape, -1), np.zeros(inside.shape, np.int64)
         padded[inside], place[inside] = tokens, np.arange(len(tokens))
-        order = np.lexsort(padded.T[::-1])  # each row shares most with the one before it
+        order = np.lexsort(padded.T[::-1])  # each row shares its longest prefix with the row before it
         padded, place, inside = padded[order], place[order], inside[order]
         alike = np.logical_and.accumulate(padded[1:] == padded[:-1], axis=1).sum(axis=1)
         shared = np.minimum(np.append(0, alike), lengths[order])
@@ -57,7 +57,7 @@ class Prefixes:
         begins[classed] = np.cumsum(own[classed]) - own[classed]
         fresh = position >= shared[:, None]
         owner = np.maximum.accumulate(np.where(fresh, np.arange(len(own))[:, None], 0), axis=0)
-        number = (begins - shared)[owner] + position  # which of the S, [N, the longest length]
+        number = (begins - shared)[owner] + position  # index into S, [N, longest length]
         places = np.empty(len(tokens), np.int64)
         places[place[inside]] = number[inside]
         mine = (fresh & inside)[classed]
@@ -67,7 +67,7 @@ class Prefixes:
         return cls(tuple(zip(counts.tolist(), *sizes.tolist(), strict=True)), *map(torch.from_numpy, columns))
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of the S within their rows: queries [S, heads, D], keys and values [S, KV heads, D]."""
+        """Attention of the S tokens within their rows: queries [S, heads, D], keys and values [S, KV heads, D]."""
         keys, values = key.index_select(0, self.whole), value.index_select(0, self.whole)
         queries = torch.split(query, [count * own for count, own, _ in self.classes])
         known = [count * (own + shared) for count, own, shared in self.classes]
@@ -76,7 +76,7 @@ class Prefixes:
 
 
 MASKED = 1 << 14
-"""Numbers of a mask that is made: the kernel is called once then, and not once for each of a row's two parts."""
+"""Up to this size a mask is built, so that one call of the kernel covers the shared and the own tokens of a row."""
 
 
 def _of_class(sizes: tuple[int, int, int], *packed: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def packed_states(model: Any, tokens: Tensor, lengths: tuple[int, ...], wanted: 
 
 
 def suits(model: Any) -> bool:
-    """Whether a model has plain layers of Qwen3 in 32 bits on a CPU: neither sharded by FSDP2 nor recomputed."""
+    """Whether a model has plain Qwen3 layers in float32 on a CPU, neither sharded by FSDP2 nor recomputed."""
     if type(model) is not Qwen3ForCausalLM:
         return False
     weight, config = model.model.embed_tokens.weight, model.config
@@ -112,7 +112,7 @@ def suits(model: Any) -> bool:
 
 
 def _joined(*modules: Any) -> Tensor:
-    """The weights of modules end to end as one tensor, of which theirs become parts."""
+    """Concatenate the weights of modules; the modules' weights become views of the result."""
     whole = torch.cat([module.weight.detach() for module in modules])
     for module, part in zip(modules, torch.split(whole, [len(module.weight) for module in modules]), strict=True):
         module.weight.data = part
@@ -120,7 +120,7 @@ def _joined(*modules: Any) -> Tensor:
 
 
 class _Weights(NamedTuple):
-    """A layer's weights, in the order of their use; they share memory with the model."""
+    """A layer's weights in the order of use, sharing memory with the model."""
 
     before: NDArray[np.float32]  # [H], of the norm
     projections: Tensor  # [(heads + 2 KV heads) D, H]
@@ -145,11 +145,11 @@ class _Weights(NamedTuple):
 
 
 class TokenDecoder:
-    """A model that `suits`, without gradients: what has the same input is computed by one operation, and what is small
-    by compiled loops. New weights are copied into the model's own tensors, and are those of the decoder then."""
+    """The forward pass without gradients of a model that `suits`: products with the same input are joined, and small
+    operations are compiled loops. It shares memory with the model, so new weights of the model are used at once."""
 
     def __init__(self, model: Any) -> None:
-        from earl.engine import kernels  # here, since to import numba takes half a second
+        from earl.engine import kernels  # imported here, since numba takes half a second
 
         decoder, config = model.model, model.config
         self._kernels, self._heads, self._epsilon = kernels, config.num_attention_heads, config.rms_norm_eps
@@ -161,7 +161,7 @@ class TokenDecoder:
         self, tokens: Tensor, positions: Tensor, attend: Callable[[int, Tensor], Tensor], wanted: Tensor | None = None
     ) -> Tensor:
         """The last hidden states [T, H] of tokens [T] at their positions [T], or of the `wanted` of them. attend:
-        attention of a layer, by its number: queries, keys and values [T, heads + 2 KV heads, D] to [T, heads, D]."""
+        attention of a layer by number: queries, keys and values [T, heads + 2 KV heads, D] to [T, heads, D]."""
         turns = positions[:, None] * self._frequencies  # [T, D / 2]
         cos, sin = turns.cos().numpy(), turns.sin().numpy()
         states = self._embedding.index_select(0, tokens)
@@ -169,7 +169,9 @@ class TokenDecoder:
             heads = linear(self._normed(own.before, states), own.projections).view(len(tokens), -1, 2 * cos.shape[1])
             self._kernels.norm_and_turn(heads.numpy(), own.head_norms, self._epsilon, self._heads, cos, sin)
             attended = attend(number, heads).flatten(1)
-            if wanted is not None and number == len(self._layers) - 1:  # behind the last attention tokens are alone
+            if (
+                wanted is not None and number == len(self._layers) - 1
+            ):  # after the last attention tokens are independent
                 attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
             states.addmm_(attended, own.out)
             gate, up = linear(self._normed(own.between, states), own.gates).chunk(2, dim=-1)
@@ -206,7 +208,7 @@ def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wan
         query = _rotated(_normed(own.q_norm, own.q_proj(normed).unflatten(-1, heads)), cos, sin)
         key = _rotated(_normed(own.k_norm, own.k_proj(normed).unflatten(-1, heads)), cos, sin)
         attended = attend(number, query, key, own.v_proj(normed).unflatten(-1, heads))
-        if wanted is not None and number == len(decoder.layers) - 1:  # behind the last attention tokens are alone
+        if wanted is not None and number == len(decoder.layers) - 1:  # after the last attention tokens are independent
             attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
         states = states + own.o_proj(attended.flatten(-2))
         normed = _normed(layer.post_attention_layernorm, states)

@@ -1,4 +1,4 @@
-"""Loops of the sampler's forward pass, compiled: each is one call where torch takes many for a few numbers each."""
+"""Compiled loops of the sampler's forward pass: each replaces many calls of torch on a few numbers."""
 
 import math
 
