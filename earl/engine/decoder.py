@@ -1,7 +1,7 @@
 """The forward pass of the models that earl creates, in fewer operations than that of `transformers`.
 
-In a small model the overhead of calling operations dominates, above all in the backward pass. This pass uses the weights
-of the model's own modules. `suits` says which models can use it; all others use the forward pass of `transformers`.
+In a small model the overhead of calling operations dominates, above all in the backward pass. This pass uses the
+weights of the model's own modules. `suits` says which models can use it; others use the pass of `transformers`.
 
 packed_states: for learning. Rows with a common prefix compute it once: the episodes of a group share their prompt, and
 games their openings.
@@ -171,7 +171,7 @@ class TokenDecoder:
             attended = attend(number, heads).flatten(1)
             if (
                 wanted is not None and number == len(self._layers) - 1
-            ):  # after the last attention tokens are independent
+            ):  # after the last attention, tokens are alone
                 attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
             states.addmm_(attended, own.out)
             gate, up = linear(self._normed(own.between, states), own.gates).chunk(2, dim=-1)
@@ -208,7 +208,7 @@ def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wan
         query = _rotated(_normed(own.q_norm, own.q_proj(normed).unflatten(-1, heads)), cos, sin)
         key = _rotated(_normed(own.k_norm, own.k_proj(normed).unflatten(-1, heads)), cos, sin)
         attended = attend(number, query, key, own.v_proj(normed).unflatten(-1, heads))
-        if wanted is not None and number == len(decoder.layers) - 1:  # after the last attention tokens are independent
+        if wanted is not None and number == len(decoder.layers) - 1:  # after the last attention, tokens are alone
             attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
         states = states + own.o_proj(attended.flatten(-2))
         normed = _normed(layer.post_attention_layernorm, states)
