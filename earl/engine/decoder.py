@@ -169,9 +169,7 @@ class TokenDecoder:
             heads = linear(self._normed(own.before, states), own.projections).view(len(tokens), -1, 2 * cos.shape[1])
             self._kernels.norm_and_turn(heads.numpy(), own.head_norms, self._epsilon, self._heads, cos, sin)
             attended = attend(number, heads).flatten(1)
-            if (
-                wanted is not None and number == len(self._layers) - 1
-            ):  # after the last attention, tokens are alone
+            if wanted is not None and number == len(self._layers) - 1:  # after the last attention, tokens are alone
                 attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
             states.addmm_(attended, own.out)
             gate, up = linear(self._normed(own.between, states), own.gates).chunk(2, dim=-1)
