@@ -26,7 +26,7 @@ def test_the_whole_recipe_is_shown_and_reads_back(earl: Callable, tmp_path: Path
 @pytest.mark.slow
 def test_keys_are_found_by_a_word_of_their_name_or_meaning(earl: Callable) -> None:
     said = earl("recipe", "keys", "entropy").out
-    assert said.startswith("algorithm.entropy = 0.0\n    Weight of the entropy over action tokens.")
+    assert said.startswith("algorithm.entropy = 0.0\n    Weight of the entropy bonus over action tokens.")
     assert "learner.decay_from" in said
     whole = earl("recipe", "keys", "--json").json
     assert len(whole) > 100
