@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 Rules = tuple[Path | None, Sequence[str]]
 """The values of --config and --set."""
+UNCHANGED: Rules = (None, ())
 
 
 def contestant(
-    root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules | None = None
+    root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules = UNCHANGED
 ) -> "tuple[Config, EvalPolicy]":
     """Load a run, or the folder or hub id of a model. Raises EarlError if there is none, or an option does not apply.
 
@@ -38,7 +39,7 @@ def contestant(
     """
     folder = find_run(root, player)
     if folder is not None:
-        if rules is not None:
+        if any(rules):
             raise EarlError(f"{player!r} is a run and plays by its own recipe; leave out --config and --set")
         return of_run(folder, env, checkpoint)
     if not Path(player).exists() and not HUB_ID.fullmatch(player) and known(player) is None:
@@ -92,7 +93,7 @@ def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, BatchSampler] | 
     return load_opponent(f"{RUN}{folder.path.resolve()}@{chosen_checkpoint(folder, step).step}")
 
 
-def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> "tuple[Config, EvalPolicy]":
+def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules) -> "tuple[Config, EvalPolicy]":
     """A model behind a server, ready to play by the recipe of an environment.
 
     `name` is a folder or hub id, for its tokenizer; `model` is the name that the server knows, if different. Raises
@@ -108,11 +109,10 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
     return config, EvalPolicy(episode_factory(config, sampler.tokenizer), Greedy(sampler))
 
 
-def _recipe(name: str, env: str | None, rules: Rules | None) -> Config:
+def _recipe(name: str, env: str | None, rules: Rules) -> Config:
     if env is None:
         raise EarlError(f"{name!r} is a model; say with --env where it plays")
-    file, assignments = rules or (None, ())
-    return resolve(env, file, {}, assignments)
+    return resolve(env, rules[0], {}, rules[1])
 
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> "tuple[Config, EvalPolicy]":

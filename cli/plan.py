@@ -12,7 +12,7 @@ from earl.batch import Batch
 from earl.cli.options import declared, print_json
 from earl.cli.players import need_run
 from earl.cli.recipes import resolve
-from earl.cli.text import console, one_line, table
+from earl.cli.text import one_line, print_table
 from earl.config import Config, ModelConfig
 from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, sizes
 from earl.dispatch.rows import Columns, token_bytes
@@ -233,7 +233,7 @@ def _show(one: Plan, price: float | None) -> None:
 
 def _print(grid: Grid) -> None:
     click.echo(grid.title)
-    console().print(table(grid.names, grid.rows, right=grid.names))
+    print_table(grid.names, grid.rows, right=grid.names)
 
 
 def recorded_calls(root: Path, name: str) -> list[TracedCall]:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
+from earl.cli.match_tables import SEATS
 from earl.cli.options import declared
-
-SEATS = ("first", "second")
 
 
 @declared("play")

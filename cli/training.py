@@ -16,7 +16,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from earl import preflight, reports, trainer
-from earl.cli.match_tables import as_objects, gain_tables, in_short, match_tables
+from earl.cli.match_tables import as_objects, in_short, print_matches
 from earl.cli.options import print_json
 from earl.cli.players import in_env, need_run
 from earl.cli.recipes import differences, elsewhere, names_address
@@ -357,8 +357,7 @@ def conclude(folder: RunFolder, as_json: bool) -> None:
         where = {"run": folder.name, "path": str(folder.path), "report": str(path), "steps": summary.step}
         print_json({**where, "evaluation": as_objects(results), "after_imitation": as_objects(imitated)})
         return
-    for drawn in [*match_tables(results), *gain_tables(imitated, results)]:
-        console().print(drawn)
+    print_matches(results, imitated)
     click.echo(clean(path))
 
 
