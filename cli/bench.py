@@ -13,9 +13,7 @@ from earl.cli.text import one_line, print_table
 SPREAD = {"median", "min", "max"}
 
 
-@declared_group("bench")
-def command() -> None:
-    pass
+command = declared_group("bench")
 
 
 def _run(call: str, columns: Sequence[str], *, as_json: bool, **arguments: Any) -> None:

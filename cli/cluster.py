@@ -9,10 +9,7 @@ from earl.cli.text import print_table
 from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal.plan import load
 
-
-@declared_group("cluster")
-def command() -> None:
-    pass
+command = declared_group("cluster")
 
 
 @declared("up", command)

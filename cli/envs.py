@@ -14,9 +14,8 @@ from earl.envs import registry
 from earl.errors import EarlError, boundary
 
 
-@declared_group("envs", invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
+def listed(ctx: click.Context, as_json: bool, library: str | None) -> None:
     if ctx.invoked_subcommand is not None:
         if as_json or library:
             raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}, and --library alone.")
@@ -45,6 +44,9 @@ def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
         if find_spec(module):  # importing all of them takes long
             click.echo(f"{library} is installed; its environments: earl envs --library {library}")
     return None
+
+
+command = declared_group("envs", listed)
 
 
 @declared("show", command)

@@ -16,10 +16,7 @@ from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import dump
 
-
-@declared_group("recipe")
-def command() -> None:
-    pass
+command = declared_group("recipe")
 
 
 @declared("show", command)
