@@ -19,9 +19,9 @@ FOUND = 1
 
 @declared("audit")
 def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
-    from earl.cli.players import need_run
+    from earl.runs.folder import open_run
 
-    folder = need_run(root, run)
+    folder = open_run(root, run)
 
     from earl.audit import audit  # imports torch, which a wrong name does not need
 

@@ -1,5 +1,6 @@
 """Loads the run or the model that a command names, ready to play. torch is imported only once the names stand."""
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,18 +9,18 @@ import click
 
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.registry import RUN
-from earl.cli.players import find_run, in_env, need_run, unknown_player
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
 from earl.config import Config
 from earl.engine.source import HUB_ID
+from earl.envs import registry
 from earl.errors import EarlError
 from earl.league import League
 from earl.parallel.memory import known
 from earl.recipe import build
 from earl.rollout.drivers import BatchSampler, Greedy
 from earl.rollout.tasks import EpisodeFactory
-from earl.runs.folder import RunFolder
+from earl.runs.folder import RunFolder, find_run, listing, open_run
 from earl.runs.summary import chosen_checkpoint, context_limit
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def contestant(
         return of_run(folder, env, checkpoint)
     if not Path(player).exists() and not HUB_ID.fullmatch(player) and known(player) is None:
         try:
-            need_run(root, player)
+            open_run(root, player)
         except EarlError as error:
             raise EarlError(f"{error}; a model is a folder or a hub id, ORGANISATION/NAME") from error
     if checkpoint is not None:
@@ -124,3 +125,23 @@ def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) ->
     from earl.placement.embedded import greedy_policy
 
     return config, greedy_policy(config, load(chosen.path), context_limit(chosen))
+
+
+def in_env(folder: RunFolder, config: Config, env: str | None) -> Config:
+    """The run's recipe for one of its environments alone. Raises EarlError if it was not trained in `env`."""
+    trained = {one.env.name: one for one in config.each_env()}
+    if env is not None and env not in trained:
+        registry.seats(env)
+        known = " or ".join(trained)
+        raise EarlError(f"run {folder.name!r} was trained in {' and '.join(trained)}, not in {env}; name {known}")
+    return trained[env or config.env.name]
+
+
+def unknown_player(root: Path, name: str, env: str) -> EarlError:
+    """The error for a name that is neither a run nor an opponent, with the nearest of both."""
+    runs = [run.name for run in listing(root)]
+    opponents = scripted.names(env) if registry.seats(env) > 1 else ()
+    near = difflib.get_close_matches(name, [*runs, *opponents], n=2)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    known = f"Runs in {root}: {', '.join(runs[-10:]) or 'none'}. Opponents in {env}: {', '.join(opponents) or 'none'}"
+    return EarlError(f"{name!r} is neither a run nor an opponent{hint} {known}")

@@ -13,14 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from earl.cli.options import declared, print_json
-from earl.cli.players import need_run
 from earl.cli.text import clean, console, one_line, table
 from earl.errors import EarlError
 from earl.recipe import build
 from earl.reports import episodes
 from earl.reports.data import Decoder, StoredEpisode, model_facts, stored_in
 from earl.reports.episodes import AUTHORS
-from earl.runs.folder import RunFolder
+from earl.runs.folder import RunFolder, open_run
 from earl.runs.storage import step_of
 from earl.runs.trajectories import kept_files
 
@@ -90,7 +89,7 @@ def _chances(reply: dict[str, Any]) -> Table:
 
 @declared("replay")
 def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path, as_json: bool) -> None:
-    folder = need_run(root, run)
+    folder = open_run(root, run)
     step, number = _place(episode, step)
     stored = _stored(folder, step, number)
     env, facts = stored.trajectory.task.env, model_facts(folder.checkpoints)
