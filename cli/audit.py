@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from earl.cli.options import declared, print_json
-from earl.cli.text import clean, console, one_line, table
+from earl.cli.text import clean, console, one_line, print_table
 
 if TYPE_CHECKING:
     from earl.audit.findings import Audit, Finding, Verdict
@@ -19,9 +19,9 @@ FOUND = 1
 
 @declared("audit")
 def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
-    from earl.cli.players import need_run
+    from earl.runs.folder import open_run
 
-    folder = need_run(root, run)
+    folder = open_run(root, run)
 
     from earl.audit import audit  # imports torch, which a wrong name does not need
 
@@ -36,7 +36,7 @@ def command(run: str, step: int | None, root: Path, as_json: bool) -> int:
 
 def _print(said: "Audit") -> None:
     rows = [(verdict.check, verdict.question, _result(verdict)) for verdict in said.verdicts]
-    console().print(table(("check", "asks whether", "result"), rows))
+    print_table(("check", "asks whether", "result"), rows)
     for finding in said.findings[:SHOWN]:
         click.echo(clean(f"{finding.fault}: {where(finding)}: {one_line(finding.message)}"))
     if len(said.findings) > SHOWN:

@@ -8,14 +8,12 @@ from typing import Any
 import click
 
 from earl.cli.options import SHARED, declarations, declared_group, keywords, print_json
-from earl.cli.text import console, one_line, table
+from earl.cli.text import one_line, print_table
 
 SPREAD = {"median", "min", "max"}
 
 
-@declared_group("bench")
-def command() -> None:
-    pass
+command = declared_group("bench")
 
 
 def _run(call: str, columns: Sequence[str], *, as_json: bool, **arguments: Any) -> None:
@@ -32,7 +30,7 @@ def show(result: Mapping[str, Any], columns: Sequence[str]) -> None:
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
             rows = [dict(_flat(row)) for row in value]
             shown = columns or list(rows[0])
-            console().print(table(shown, [[_shown(row.get(column)) for column in shown] for row in rows]))
+            print_table(shown, [[_shown(row.get(column)) for column in shown] for row in rows])
         else:
             click.echo(f"{one_line(name):<31} {_shown(value)}")
 

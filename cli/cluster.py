@@ -5,14 +5,11 @@ from dataclasses import asdict
 import click
 
 from earl.cli.options import declared, declared_group, print_json
-from earl.cli.text import console, table
+from earl.cli.text import print_table
 from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal.plan import load
 
-
-@declared_group("cluster")
-def command() -> None:
-    pass
+command = declared_group("cluster")
 
 
 @declared("up", command)
@@ -33,8 +30,8 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         return print_json({**asdict(cluster), "address": cluster.address, "status": hosts})
     click.echo(f"{cluster.name}: {cluster.hosts} hosts at {cluster.rate}, Ray's head at {cluster.address}", err=True)
-    rows = [[*map(str, list(host.values())[:-1]), "yes" if host["in_ray"] else "no"] for host in hosts]
-    return console().print(table(("host", "address", "link", "processes", "in Ray"), rows))
+    rows = [{**host, "in_ray": "yes" if host["in_ray"] else "no"}.values() for host in hosts]
+    return print_table(("host", "address", "link", "processes", "in Ray"), rows)
 
 
 @declared("down", command)

@@ -1,5 +1,6 @@
 """Loads the run or the model that a command names, ready to play. torch is imported only once the names stand."""
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,18 +9,18 @@ import click
 
 from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.registry import RUN
-from earl.cli.players import find_run, in_env, need_run, unknown_player
 from earl.cli.recipes import resolve
 from earl.cli.text import clean
 from earl.config import Config
 from earl.engine.source import HUB_ID
+from earl.envs import registry
 from earl.errors import EarlError
 from earl.league import League
 from earl.parallel.memory import known
 from earl.recipe import build
 from earl.rollout.drivers import BatchSampler, Greedy
 from earl.rollout.tasks import EpisodeFactory
-from earl.runs.folder import RunFolder
+from earl.runs.folder import RunFolder, find_run, listing, open_run
 from earl.runs.summary import chosen_checkpoint, context_limit
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 Rules = tuple[Path | None, Sequence[str]]
 """The values of --config and --set."""
+UNCHANGED: Rules = (None, ())
 
 
 def contestant(
-    root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules | None = None
+    root: Path, player: str, env: str | None, checkpoint: str | None = None, rules: Rules = UNCHANGED
 ) -> "tuple[Config, EvalPolicy]":
     """Load a run, or the folder or hub id of a model. Raises EarlError if there is none, or an option does not apply.
 
@@ -38,12 +40,12 @@ def contestant(
     """
     folder = find_run(root, player)
     if folder is not None:
-        if rules is not None:
+        if any(rules):
             raise EarlError(f"{player!r} is a run and plays by its own recipe; leave out --config and --set")
         return of_run(folder, env, checkpoint)
     if not Path(player).exists() and not HUB_ID.fullmatch(player) and known(player) is None:
         try:
-            need_run(root, player)
+            open_run(root, player)
         except EarlError as error:
             raise EarlError(f"{error}; a model is a folder or a hub id, ORGANISATION/NAME") from error
     if checkpoint is not None:
@@ -92,7 +94,7 @@ def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, BatchSampler] | 
     return load_opponent(f"{RUN}{folder.path.resolve()}@{chosen_checkpoint(folder, step).step}")
 
 
-def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules | None) -> "tuple[Config, EvalPolicy]":
+def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules) -> "tuple[Config, EvalPolicy]":
     """A model behind a server, ready to play by the recipe of an environment.
 
     `name` is a folder or hub id, for its tokenizer; `model` is the name that the server knows, if different. Raises
@@ -108,11 +110,10 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
     return config, EvalPolicy(episode_factory(config, sampler.tokenizer), Greedy(sampler))
 
 
-def _recipe(name: str, env: str | None, rules: Rules | None) -> Config:
+def _recipe(name: str, env: str | None, rules: Rules) -> Config:
     if env is None:
         raise EarlError(f"{name!r} is a model; say with --env where it plays")
-    file, assignments = rules or (None, ())
-    return resolve(env, file, {}, assignments)
+    return resolve(env, rules[0], {}, rules[1])
 
 
 def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) -> "tuple[Config, EvalPolicy]":
@@ -124,3 +125,23 @@ def of_run(folder: RunFolder, env: str | None, checkpoint: str | None = None) ->
     from earl.placement.embedded import greedy_policy
 
     return config, greedy_policy(config, load(chosen.path), context_limit(chosen))
+
+
+def in_env(folder: RunFolder, config: Config, env: str | None) -> Config:
+    """The run's recipe for one of its environments alone. Raises EarlError if it was not trained in `env`."""
+    trained = {one.env.name: one for one in config.each_env()}
+    if env is not None and env not in trained:
+        registry.seats(env)
+        known = " or ".join(trained)
+        raise EarlError(f"run {folder.name!r} was trained in {' and '.join(trained)}, not in {env}; name {known}")
+    return trained[env or config.env.name]
+
+
+def unknown_player(root: Path, name: str, env: str) -> EarlError:
+    """The error for a name that is neither a run nor an opponent, with the nearest of both."""
+    runs = [run.name for run in listing(root)]
+    opponents = scripted.names(env) if registry.seats(env) > 1 else ()
+    near = difflib.get_close_matches(name, [*runs, *opponents], n=2)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    known = f"Runs in {root}: {', '.join(runs[-10:]) or 'none'}. Opponents in {env}: {', '.join(opponents) or 'none'}"
+    return EarlError(f"{name!r} is neither a run nor an opponent{hint} {known}")

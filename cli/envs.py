@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from earl.cli.options import declared, declared_group, print_json
-from earl.cli.text import clean, console, one_line, table
+from earl.cli.text import clean, one_line, print_table
 from earl.envs import registry
 from earl.errors import EarlError, boundary
 
 
-@declared_group("envs", invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
+def listed(ctx: click.Context, as_json: bool, library: str | None) -> None:
     if ctx.invoked_subcommand is not None:
         if as_json or library:
             raise click.UsageError(f"Write --json after {ctx.invoked_subcommand}, and --library alone.")
@@ -34,19 +33,20 @@ def command(ctx: click.Context, as_json: bool, library: str | None) -> None:
             found.append({"name": name, "error": fault.message})
     if as_json:
         return print_json(found)
-    _table(
-        ("name", "seats", "turns at most", "options"),
-        [
-            (spec["name"], "-", "-", f"cannot be made: {spec['error']}")
-            if "error" in spec
-            else (spec["name"], spec["seats"], spec["max_turns"], _options(spec["options"]))
-            for spec in found
-        ],
-    )
+    rows = [
+        (spec["name"], "-", "-", one_line(f"cannot be made: {spec['error']}"))
+        if "error" in spec
+        else (spec["name"], spec["seats"], spec["max_turns"], _options(spec["options"]))
+        for spec in found
+    ]
+    print_table(("name", "seats", "turns at most", "options"), rows)
     for library, module in registry.ADAPTERS.items():
         if find_spec(module):  # importing all of them takes long
             click.echo(f"{library} is installed; its environments: earl envs --library {library}")
     return None
+
+
+command = declared_group("envs", listed)
 
 
 @declared("show", command)
@@ -97,16 +97,17 @@ def check(ctx: click.Context, name: str | None, as_json: bool) -> None:
     if as_json:
         print_json({env: [asdict(finding) for finding in found] for env, found in findings.items()})
     else:
-        rows = [(env, "ok" if f.passed else "BROKEN", f.rule, f.detail) for env in findings for f in findings[env]]
-        _table(("name", "", "rule", "seen"), rows)
+        rows = [
+            (env, "ok" if found.passed else "BROKEN", found.rule, one_line(found.detail))
+            for env, of_env in findings.items()
+            for found in of_env
+        ]
+        print_table(("name", "", "rule", "seen"), rows)
     if not all(finding.passed for found in findings.values() for finding in found):
         ctx.exit(1)
 
 
 def _options(options: dict[str, object]) -> str:
     given_by_episodes = ("seat", "opponent")
-    return ", ".join(f"{name} = {value}" for name, value in options.items() if name not in given_by_episodes) or "none"
-
-
-def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    console().print(table(columns, (map(one_line, row) for row in rows)))
+    shown = (f"{name} = {value}" for name, value in options.items() if name not in given_by_episodes)
+    return one_line(", ".join(shown)) or "none"

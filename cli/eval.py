@@ -33,16 +33,15 @@ def command(
 ) -> None:
     from earl import evaluation
     from earl.agents.scripted.registry import ANY
-    from earl.cli.match_tables import as_objects, match_tables
-    from earl.cli.text import console
+    from earl.cli.match_tables import as_objects, print_matches
     from earl.envs import registry
 
-    _check(players, opponents, round_robin, exact, episodes, proof, given)
+    _check(click.get_current_context().params)
     for name in (*opponents, *(players if round_robin else ())):
         registry.remember(name)
     if round_robin:
         return _league(given["root"], players, given["env"], episodes or LEAGUE_GAMES, seed, as_json)
-    config, judge = _judged(players[0], **given)
+    config, judge = _policy(players[0], given)
     if not opponents:
         opponents = (ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
@@ -55,53 +54,37 @@ def command(
     if as_json:
         objects = as_objects(results)
         return print_json(objects[0] if len(objects) == 1 else objects)
-    for drawn in match_tables(results):
-        console().print(drawn)
-    return None
+    return print_matches(results)
 
 
-def _check(
-    players: Sequence[str],
-    opponents: Sequence[str],
-    round_robin: bool,
-    exact: bool,
-    episodes: int | None,
-    proof: Path | None,
-    given: Mapping[str, Any],
-) -> None:
-    server, model, checkpoint = (given[name] is not None for name in ("server", "model", "checkpoint"))
-    alone = opponents or exact or proof or server or model or checkpoint or given["config"] or given["assignments"]
-    several = len(players) > 1
+def _check(given: Mapping[str, Any]) -> None:
+    players, opponents, exact = given["players"], given["opponents"], given["exact"]
+    several, server = len(players) > 1, given["server"] is not None
+    without = ("opponents", "exact", "proof", "server", "model", "checkpoint", "config", "assignments")
     for broken, message in (
-        (several and not round_robin, "Several players take --round-robin; else name one."),
-        (round_robin and (not several or len({*players}) < len(players)), "--round-robin takes players that differ."),
-        (round_robin and alone, "--round-robin takes only players, --env, --episodes, --seed, --runs and --json."),
+        (several and not given["round_robin"], "Several players take --round-robin; else name one."),
+        (given["round_robin"] and len({*players}) < max(2, len(players)), "--round-robin takes players that differ."),
+        (
+            given["round_robin"] and any(given[name] not in (None, False, ()) for name in without),
+            "--round-robin takes only players, --env, --episodes, --seed, --runs and --json.",
+        ),
         (len({*opponents}) < len(opponents), "--opponent names the same opponent twice; name each once."),
-        (proof is not None and (not exact or opponents not in ((), ("any",))), PROOF),
-        (exact and episodes is not None, "--exact plays every game there is; leave out --episodes."),
-        (model and not server, "--model names what a server serves; add --server."),
-        (server and checkpoint, "--checkpoint is of a run, and a server has none; leave it out."),
+        (given["proof"] is not None and (not exact or opponents not in ((), ("any",))), PROOF),
+        (exact and given["episodes"] is not None, "--exact plays every game there is; leave out --episodes."),
+        (given["model"] is not None and not server, "--model names what a server serves; add --server."),
+        (server and given["checkpoint"] is not None, "--checkpoint is of a run, and a server has none; leave it out."),
     ):
         if broken:
             raise click.UsageError(message)
 
 
-def _judged(
-    player: str,
-    env: str | None,
-    server: str | None,
-    model: str | None,
-    checkpoint: str | None,
-    config: Path | None,
-    assignments: tuple[str, ...],
-    root: Path,
-) -> "tuple[Config, EvalPolicy]":
+def _policy(player: str, given: Mapping[str, Any]) -> "tuple[Config, EvalPolicy]":
     from earl.cli.contestants import behind, contestant
 
-    rules = None if config is None and not assignments else (config, assignments)
-    if server is None:
-        return contestant(root, player, env, checkpoint, rules)
-    return behind(server, player, model, env, rules)
+    env, rules = given["env"], (given["config"], given["assignments"])
+    if given["server"] is None:
+        return contestant(given["root"], player, env, given["checkpoint"], rules)
+    return behind(given["server"], player, given["model"], env, rules)
 
 
 def _warn_of_faults(results: "Sequence[MatchResult]") -> None:
@@ -124,7 +107,7 @@ LEAGUE_GAMES = 50
 
 def _league(root: Path, players: tuple[str, ...], env: str | None, games: int, seed: int, as_json: bool) -> None:
     from earl.cli.contestants import league
-    from earl.cli.text import console, table
+    from earl.cli.text import print_table
     from earl.league import ratings
 
     results = league(root, players, env).play(players, games, seed)
@@ -142,8 +125,7 @@ def _league(root: Path, players: tuple[str, ...], env: str | None, games: int, s
         rows.append((f"{number}", one.name, f"{one.elo:+.0f}", interval, f"{one.points:g}/{one.games}", *records))
     head = ("", "player", "rating", "95 % interval", "points", *(f"against {n}" for n in range(1, len(rated) + 1)))
     click.echo(f"{len(results)} games, each after a random move of both seats; won/drawn/lost")
-    console().print(table(head, rows, right=head[2:]))
-    return None
+    return print_table(head, rows, right=head[2:])
 
 
 def _record(results: "Sequence[GameResult]", name: str, other: str) -> dict[str, int]:

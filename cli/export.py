@@ -9,12 +9,12 @@ from earl.cli.options import declared, print_json
 
 @declared("export")
 def command(run: str, folder: Path, checkpoint: str, dtype: str, root: Path, as_json: bool) -> None:
-    from earl.cli.players import need_run
     from earl.engine.export import export
+    from earl.runs.folder import open_run
     from earl.runs.storage import storage
     from earl.runs.summary import chosen_checkpoint
 
-    chosen = chosen_checkpoint(need_run(root, run), checkpoint)
+    chosen = chosen_checkpoint(open_run(root, run), checkpoint)
     with storage(folder, then="export again"):
         files = export(chosen.path, folder, dtype)
     if as_json:

@@ -1,14 +1,10 @@
-"""Formats match results as a table, as JSON and in one line."""
+"""Formats match results as tables, as JSON and in one line."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from earl.cli.text import one_line, table
+from earl.cli.text import one_line, print_table
 from earl.matches import FRACTIONS, OUTCOMES, MatchResult, by_opponent, mean_over_seats, wilson
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 SEATS = ("first", "second")
 PER_MOVE = ("forfeit", "turn_tokens", "optimal", "value_lost")
@@ -21,20 +17,13 @@ HOW = {
 
 def as_objects(results: Iterable[MatchResult]) -> list[dict[str, Any]]:
     """One JSON object for each opponent; fractions are averaged over seats."""
-    return [_object(seats) for seats in by_opponent(results).values()]
-
-
-def _object(seats: Sequence[MatchResult]) -> dict[str, Any]:
-    mean = mean_over_seats(seats)
-    by_seat = {SEATS[result.seat]: _numbers(result) for result in seats}
-    for result in seats:
-        if not result.exact:
-            interval = wilson(result.win * result.episodes, result.episodes)
-            by_seat[SEATS[result.seat]]["win_interval"] = list(interval)
-            if result.distinct_games:
-                by_seat[SEATS[result.seat]]["distinct"] = _distinct(result)
-    facts = {"env": mean.env, "opponent": mean.opponent or None, "exact": mean.exact}
-    return {**facts, **_numbers(mean), "by_seat": by_seat}
+    objects = []
+    for seats in by_opponent(results).values():
+        mean = mean_over_seats(seats)
+        facts = {"env": mean.env, "opponent": mean.opponent or None, "exact": mean.exact}
+        by_seat = {SEATS[result.seat]: _numbers(result) | _intervals(result) for result in seats}
+        objects.append({**facts, **_numbers(mean), "by_seat": by_seat})
+    return objects
 
 
 def _numbers(result: MatchResult) -> dict[str, Any]:
@@ -44,46 +33,37 @@ def _numbers(result: MatchResult) -> dict[str, Any]:
     return {"episodes_or_leaves": result.episodes, **fractions, **faults, **moves}
 
 
-def _distinct(result: MatchResult) -> dict[str, Any]:
-    """The results of the games that differ, each with its interval."""
+def _intervals(result: MatchResult) -> dict[str, Any]:
+    """Of samples: the interval of the wins, and the results of the games that differ, each with its interval."""
+    if result.exact:
+        return {}
+    wins = {"win_interval": list(wilson(result.win * result.episodes, result.episodes))}
+    if not result.distinct_games:
+        return wins
     shares: dict[str, Any] = {"games": result.distinct_games}
     for name in OUTCOMES:
         shares[name], *shares[f"{name}_interval"] = result.share(name)
-    return shares
+    return {**wins, "distinct": shares}
 
 
-def match_tables(results: Sequence[MatchResult]) -> list["Table"]:
-    """What the games came to, with intervals; how they were played."""
-    task, listed = _is_task(results), _listed(results)
-    named = ("win", "loss") if task else OUTCOMES
-    titles = ("solved", "loss") if task else named
-    shares = [[_share(result, name) for name in named] for result in listed]
-    rows = [(*_who(r, task), *cells, _measured(r, task)) for r, cells in zip(listed, shares, strict=True)]
-    how = [(*_who(r, task), *(_cell(r, name) for name in HOW)) for r in listed]
-    drawn = table((*_head(task), *titles, "measured"), rows, right=titles)
-    return [drawn, table((*_head(task), *HOW.values()), how, HOW.values())]
-
-
-def gain_tables(imitated: Sequence[MatchResult], results: Sequence[MatchResult]) -> list["Table"]:
-    """What imitation gave beside what reinforcement learning made of it; none without an evaluation after imitation."""
-    task, before = _is_task(results), {(result.opponent, result.seat): result for result in imitated}
-    pairs = [(old, new) for new in _listed(results) if (old := before.get((new.opponent, new.seat)))]
+def print_matches(results: Sequence[MatchResult], imitated: Sequence[MatchResult] = ()) -> None:
+    """Print what the games came to, with intervals, and how they were played; then, with an evaluation after imitation,
+    what imitation gave beside what reinforcement learning made of it."""
+    listed = [result for seats in by_opponent(results).values() for result in seats]
+    task = all(not result.opponent for result in results)
+    head, named = (("task",), ("win", "loss")) if task else (("opponent", "seat"), OUTCOMES)
     won = "solved" if task else "win"
-    titles = [f"{what} after {stage}" for what in (won, "loss") for stage in ("imitation", "RL")]
-    rows = [(*_who(pair[1], task), *(_share(one, name) for name in ("win", "loss") for one in pair)) for pair in pairs]
-    return [table((*_head(task), *titles), rows, right=titles)] if pairs else []
-
-
-def _is_task(results: Sequence[MatchResult]) -> bool:
-    return all(not result.opponent for result in results)
-
-
-def _listed(results: Sequence[MatchResult]) -> list[MatchResult]:
-    return [result for seats in by_opponent(results).values() for result in seats]
-
-
-def _head(task: bool) -> tuple[str, ...]:
-    return ("task",) if task else ("opponent", "seat")
+    titles = (won, *named[1:])
+    rows = [(*_who(r, task), *(_share(r, name) for name in named), _measured(r, task)) for r in listed]
+    print_table((*head, *titles, "measured"), rows, right=titles)
+    how = [(*_who(r, task), *(_cell(r, name) for name in HOW)) for r in listed]
+    print_table((*head, *HOW.values()), how, right=HOW.values())
+    before = {(result.opponent, result.seat): result for result in imitated}
+    pairs = [(old, new) for new in listed if (old := before.get((new.opponent, new.seat)))]
+    if pairs:
+        titles = tuple(f"{what} after {stage}" for what in (won, "loss") for stage in ("imitation", "RL"))
+        gains = [(*_who(pair[1], task), *(_share(r, name) for name in ("win", "loss") for r in pair)) for pair in pairs]
+        print_table((*head, *titles), gains, right=titles)
 
 
 def _who(result: MatchResult, task: bool) -> tuple[str, ...]:
@@ -105,11 +85,9 @@ def _cell(result: MatchResult, name: str) -> str:
 def _measured(result: MatchResult, task: bool) -> str:
     if result.exact:
         return f"exact, {result.episodes:,} {'leaf' if result.episodes == 1 else 'leaves'}"
-    kind = "held-out tasks" if task else "games"
     alike = result.distinct_games not in (0, result.episodes)
-    return (
-        f"{result.distinct_games:,} distinct of {result.episodes:,} {kind}" if alike else f"{result.episodes:,} {kind}"
-    )
+    distinct = f"{result.distinct_games:,} distinct of " if alike else ""
+    return f"{distinct}{result.episodes:,} {'held-out tasks' if task else 'games'}"
 
 
 def in_short(results: Sequence[MatchResult]) -> str:

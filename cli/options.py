@@ -59,9 +59,10 @@ def declared(path: str, within: click.Group | None = None) -> Callable[[Callable
     return made
 
 
-def declared_group(name: str, **more: Any) -> Callable[[Callable[..., Any]], click.Group]:
+def declared_group(name: str, function: Callable[..., Any] | None = None) -> click.Group:
+    """A group of commands; `function` is called where none of them is named, and before each."""
     spec = keywords(name, _DECLARED["commands"][name], SHARED)
-    return lambda function: click.Group(callback=function, **spec, **more)
+    return click.Group(callback=function, invoke_without_command=function is not None, **spec)
 
 
 def keywords(path: str, own: Mapping[str, Any], shared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

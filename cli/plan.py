@@ -10,9 +10,8 @@ import click
 
 from earl.batch import Batch
 from earl.cli.options import declared, print_json
-from earl.cli.players import need_run
 from earl.cli.recipes import resolve
-from earl.cli.text import console, one_line, table
+from earl.cli.text import one_line, print_table
 from earl.config import Config, ModelConfig
 from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, sizes
 from earl.dispatch.rows import Columns, token_bytes
@@ -31,6 +30,7 @@ from earl.planner.workload import TracedCall, read_calls, recorded_call
 from earl.planner.workload import sizes as sizes_of_tools
 from earl.recipe import build, load_toml, override
 from earl.runs import trajectories
+from earl.runs.folder import open_run
 
 
 def transfers(given: "Options", names: str | None, as_json: bool) -> None:
@@ -233,12 +233,12 @@ def _show(one: Plan, price: float | None) -> None:
 
 def _print(grid: Grid) -> None:
     click.echo(grid.title)
-    console().print(table(grid.names, grid.rows, right=grid.names))
+    print_table(grid.names, grid.rows, right=grid.names)
 
 
 def recorded_calls(root: Path, name: str) -> list[TracedCall]:
     """The calls of tools in a run's kept steps. Raises EarlError where there is no such run."""
-    kept = [trajectories.read(path) for path in trajectories.files(need_run(root, name).trajectories)]
+    kept = [trajectories.read(path) for path in trajectories.files(open_run(root, name).trajectories)]
     played = [(step, one) for step, groups in kept for group in groups for one in group.trajectories]
     return [recorded_call(f"{step} {number}", call) for number, (step, one) in enumerate(played) for call in one.tools]
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
+from earl.cli.match_tables import SEATS
 from earl.cli.options import declared
-
-SEATS = ("first", "second")
 
 
 @declared("play")
@@ -15,9 +14,9 @@ def command(
 ) -> None:
     from earl.agents.scripted import registry as scripted
     from earl.cli import contestants, duel
-    from earl.cli.players import find_run, unknown_player
     from earl.envs import registry
     from earl.errors import EarlError
+    from earl.runs.folder import find_run
 
     registry.remember(env)
     task = registry.seats(env) == 1
@@ -45,7 +44,7 @@ def command(
             some = ", ".join(scripted.names(env))
             raise EarlError(f"{env} is a game for two; name a run or an opponent with --against, of: {some}")
         elif task or against.partition("@")[0].partition(":")[0] not in {*scripted.BOARD_PLAYERS, *scripted.names(env)}:
-            raise unknown_player(root, against, env)
+            raise contestants.unknown_player(root, against, env)
         else:
             duel.play_scripted(against, env, own, seed)
     except KeyboardInterrupt:

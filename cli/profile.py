@@ -7,7 +7,7 @@ import click
 
 from earl.cli.main import INTERRUPTED
 from earl.cli.options import declared, print_json, settings
-from earl.cli.text import clean, console, one_line, table
+from earl.cli.text import clean, one_line, print_table
 from earl.errors import EarlError
 from earl.planner.question import numbers
 
@@ -63,7 +63,7 @@ def command(
         ended = {"skipped": skipped, "measured_now": outcome.measured, "stopped": outcome.stopped}
         print_json({"path": path, **profile.as_object(), **ended})
     else:
-        console().print(table(COLUMNS, _rows(outcome), right=COLUMNS[2:6]))
+        print_table(COLUMNS, _rows(outcome), right=COLUMNS[2:6])
         click.echo(clean(path))
     ctx.exit(INTERRUPTED if outcome.stopped else 0)
 

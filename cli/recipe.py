@@ -1,10 +1,7 @@
 """`earl recipe`: shows the recipe of an environment, explains keys, and writes a recipe to be changed."""
 
-import ast
-import inspect
 import json
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +12,11 @@ from pydantic.fields import FieldInfo
 from earl.cli.options import declared, declared_group, print_json, settings
 from earl.cli.recipes import layered, resolve
 from earl.cli.text import clean, one_line
-from earl.config import Config, Section
+from earl.config import Config
 from earl.errors import EarlError
 from earl.recipe import dump
 
-
-@declared_group("recipe")
-def command() -> None:
-    pass
+command = declared_group("recipe")
 
 
 @declared("show", command)
@@ -58,22 +52,8 @@ def every_key() -> Iterator[tuple[str, str, str]]:
     """SECTION.KEY, default and meaning of every setting."""
     for name, field in Config.model_fields.items():
         section: Any = field.annotation
-        texts = meanings(section)
         for key, own in section.model_fields.items():
-            yield f"{name}.{key}", default_of(own), texts.get(key, "")
-
-
-def meanings(section: type[Section]) -> Mapping[str, str]:
-    """The meaning of each key of a section: the text under its field."""
-    classes = [one for one in section.__mro__ if issubclass(one, Section)]
-    nodes = [ast.parse(inspect.getsource(one)).body[0] for one in reversed(classes)]
-    return {
-        before.target.id: " ".join(str(ast.literal_eval(after.value)).split())
-        for node in nodes
-        if isinstance(node, ast.ClassDef)
-        for before, after in pairwise(node.body)
-        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr)
-    }
+            yield f"{name}.{key}", default_of(own), one_line(own.description or "")
 
 
 def default_of(field: FieldInfo) -> str:

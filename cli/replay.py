@@ -13,16 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from earl.cli.options import declared, print_json
-from earl.cli.players import need_run
 from earl.cli.text import clean, console, one_line, table
 from earl.errors import EarlError
 from earl.recipe import build
 from earl.reports import episodes
 from earl.reports.data import Decoder, StoredEpisode, model_facts, stored_in
 from earl.reports.episodes import AUTHORS
-from earl.runs import trajectories
-from earl.runs.folder import RunFolder
+from earl.runs.folder import RunFolder, open_run
 from earl.runs.storage import step_of
+from earl.runs.trajectories import kept_files
 
 STYLES = {"template": "dim", "environment": "cyan", "tool": "magenta", "thinking": "yellow", "action": "bold green"}
 NEXT, BACK, LEAVE, CHANCES = ("n", "\r", "\n", " ", "\x1b[C"), ("p", "\x1b[D"), ("q", "\x04", "\x1b"), ("l",)
@@ -90,7 +89,7 @@ def _chances(reply: dict[str, Any]) -> Table:
 
 @declared("replay")
 def command(run: str, episode: str, step: int | None, logprobs: bool, root: Path, as_json: bool) -> None:
-    folder = need_run(root, run)
+    folder = open_run(root, run)
     step, number = _place(episode, step)
     stored = _stored(folder, step, number)
     env, facts = stored.trajectory.task.env, model_facts(folder.checkpoints)
@@ -116,17 +115,10 @@ def _place(episode: str, step: int | None) -> tuple[int | None, int]:
 
 def _stored(folder: RunFolder, step: int | None, number: int) -> StoredEpisode:
     """Read an episode. Raises EarlError if it is not stored."""
-    kept = [found for path in trajectories.files(folder.trajectories) if (found := step_of(path)) is not None]
-    if not kept:
-        raise EarlError(f"run {folder.name!r} has no stored episodes yet; wait for its first step of learning")
-    step = kept[-1] if step is None else step
-    if step not in kept:
-        listed = ", ".join(map(str, kept))
-        raise EarlError(f"run {folder.name!r} keeps no episodes of step {step}; kept are the steps {listed}")
-    path = trajectories.path_of(folder.trajectories, step)
+    path = kept_files(folder, step)[-1]
     stored = stored_in(path)
     if number >= len(stored):
-        raise EarlError(f"step {step} has no episode {number}; it has the episodes 0 to {len(stored) - 1}")
+        raise EarlError(f"step {step_of(path)} has no episode {number}; it has the episodes 0 to {len(stored) - 1}")
     return stored[number]
 
 

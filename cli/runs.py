@@ -56,7 +56,7 @@ def _time(seconds: float) -> str:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from earl.cli.text import console, one_line, table
+    from earl.cli.text import one_line, print_table
 
     shown = []
     for row in rows:
@@ -67,4 +67,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
             when = row["changed"][:16].replace("T", " ")
             cells = [name, row["env"], f"{row['step']}/{row['steps']}", row["state"], row["in_short"], when]
         shown.append(map(one_line, cells))
-    console().print(table(("run", "env", "step", "state", "last evaluation", "when"), shown))
+    print_table(("run", "env", "step", "state", "last evaluation", "when"), shown)

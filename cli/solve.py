@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from earl.cli.options import declared, print_json
-from earl.cli.text import console, table
+from earl.cli.text import print_table
 
 VALUES = {1: "win", 0: "draw", -1: "loss"}
 
@@ -30,5 +30,5 @@ def command(env: str, moves: str, as_json: bool) -> None:
     if as_json:
         return print_json({"env": env, "moves": moves, "player": game.marks[state.player], "actions": rows})
     click.echo(f"{game.render(state)}\n{game.marks[state.player]} to move")
-    named = [(row["move"], VALUES[row["value"]], str(row["plies"]), "best" if row["best"] else "") for row in rows]
-    return console().print(table(("move", "result", "plies to the end", ""), named))
+    named = [(row["move"], VALUES[row["value"]], row["plies"], "best" if row["best"] else "") for row in rows]
+    return print_table(("move", "result", "plies to the end", ""), named)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
@@ -45,17 +44,22 @@ def console(stderr: bool = False) -> "Console":
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(columns: Iterable[str], rows: Iterable["Iterable[str | Text]"], right: Collection[str] = ()) -> "Table":
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], right: Collection[str] = ()) -> "Table":
     """A table of cleaned cells, the columns named in `right` flush right."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+    from rich.text import Text
 
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         drawn.add_column(name, justify="right" if name in right else "left", min_width=max(map(len, name.split("\n"))))
     for row in rows:
-        drawn.add_row(*(clean(cell) if isinstance(cell, str) else cell for cell in row))
+        drawn.add_row(*(cell if isinstance(cell, Text) else clean(cell) for cell in row))
     return drawn
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], right: Collection[str] = ()) -> None:
+    console().print(table(columns, rows, right))
 
 
 def _harmless(character: str) -> str:

@@ -75,8 +75,8 @@ def command(
     as_json: bool,
     **flags: str | int | None,
 ) -> None:
-    from earl.cli.players import need_run
     from earl.cli.recipes import names_address, origins, resolve
+    from earl.runs.folder import open_run
 
     if verbose and not dry_run:
         raise click.UsageError("--verbose is read with --dry-run alone; a run keeps its whole recipe in config.toml.")
@@ -92,7 +92,7 @@ def command(
     recipe = resolve(env, config, paths, assignments) if env is not None and resume is None else None
 
     if resume is not None:
-        need_run(root, resume)
+        open_run(root, resume)
     elif recipe is not None:
         _check_names(recipe)
 

@@ -16,9 +16,9 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from earl import preflight, reports, trainer
-from earl.cli.match_tables import as_objects, gain_tables, in_short, match_tables
+from earl.cli.contestants import in_env
+from earl.cli.match_tables import as_objects, in_short, print_matches
 from earl.cli.options import print_json
-from earl.cli.players import in_env, need_run
 from earl.cli.recipes import differences, elsewhere, names_address
 from earl.cli.text import clean, console, one_line
 from earl.config import Config, RunConfig, ToolsConfig
@@ -32,7 +32,7 @@ from earl.preflight.prompts import tool_processes
 from earl.recipe import build, dump
 from earl.rollout.tasks import opponents
 from earl.runs import checkpoint, signing
-from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, rewrite
+from earl.runs.folder import RunFolder, create, discard, free, fresh_name, lock, open_run, rewrite
 from earl.runs.storage import open_below, storage
 from earl.runs.store import Store
 from earl.runs.summary import FINAL, summarize
@@ -179,7 +179,7 @@ def continued(
 
     Raises EarlError for `changes`: options that would change more of its recipe than where it runs.
     """
-    folder = need_run(root, run)
+    folder = open_run(root, run)
     if changes:
         cure = "; --steps +100 adds 100 steps" if "--steps" in changes else ""
         raise EarlError(
@@ -357,8 +357,7 @@ def conclude(folder: RunFolder, as_json: bool) -> None:
         where = {"run": folder.name, "path": str(folder.path), "report": str(path), "steps": summary.step}
         print_json({**where, "evaluation": as_objects(results), "after_imitation": as_objects(imitated)})
         return
-    for drawn in [*match_tables(results), *gain_tables(imitated, results)]:
-        console().print(drawn)
+    print_matches(results, imitated)
     click.echo(clean(path))
 
 

@@ -13,12 +13,11 @@ from rich.live import Live
 
 from earl.cli.options import declared, print_json
 from earl.cli.panels import RunNow, as_object, draw, snapshot
-from earl.cli.players import need_run
 from earl.cli.text import CLOSED, console, keyboard
 from earl.errors import EarlError
 from earl.recipe import build
 from earl.runs import store
-from earl.runs.folder import RunFolder
+from earl.runs.folder import RunFolder, open_run
 from earl.runs.storage import storage
 from earl.runs.store import Numbers
 from earl.runs.summary import changed, state_of
@@ -31,7 +30,7 @@ LOAD = 0.1
 def command(run: str, root: Path, once: bool, as_json: bool) -> None:
     if os.environ.get("TERM") == "linux" and isinstance(sys.stdout, TextIOWrapper):  # the console's font has no braille
         sys.stdout.reconfigure(encoding="ascii", errors="replace")
-    folder, out = need_run(root, run), console()
+    folder, out = open_run(root, run), console()
     if as_json:
         print_json(as_object(read_run(folder)))
     elif once or not sys.stdout.isatty() or out.is_dumb_terminal:

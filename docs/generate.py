@@ -12,7 +12,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from earl.cli.main import cli
-from earl.cli.recipe import default_of, meanings
+from earl.cli.recipe import default_of
 from earl.config import Config, Section
 
 ROOT = Path(__file__).parents[1]
@@ -147,12 +147,15 @@ def recipes() -> str:
 
 def _section(name: str, section: type[Section]) -> str:
     """One table: key, default, meaning. The meaning is the text under the field."""
-    told = {key: meaning.replace("|", "\\|") for key, meaning in meanings(section).items()}
-    lines = [f"| `{key}` | {_default(field)} | {told.get(key, '')} |" for key, field in section.model_fields.items()]
+    lines = [f"| `{key}` | {_default(field)} | {_meaning(field)} |" for key, field in section.model_fields.items()]
     about = inspect.cleandoc(section.__doc__ or "").split("\n\n")[0].removeprefix(f"[{name}]").lstrip(": ")
     about = about[:1].upper() + about[1:]
     table_head = ["| key | default | meaning |", "|---|---|---|"]
     return "\n".join(["", f"## [{name}]", "", *([about, ""] if about else []), *table_head, *lines, ""])
+
+
+def _meaning(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split()).replace("|", "\\|")
 
 
 def _default(field: FieldInfo) -> str:

@@ -17,7 +17,6 @@ from earl import reports
 from earl.cli import training
 from earl.cli.contestants import contestant, of_run
 from earl.cli.duel import play_episode
-from earl.cli.players import need_run
 from earl.cli.recipes import resolve
 from earl.config import Config
 from earl.envs import registry
@@ -29,7 +28,7 @@ from earl.recipe import build
 from earl.reports.context_plots import heat_figure
 from earl.reports.data import gather
 from earl.rollout.tasks import EVALUATION
-from earl.runs.folder import RunFolder
+from earl.runs.folder import RunFolder, open_run
 from earl.runs.store import Store
 from earl.runs.summary import summarize
 from earl.seeds import derive
@@ -132,7 +131,7 @@ def resume(run: str | Run, *, more: int = 0, runs: str | Path = "runs") -> Run:
 
 def load(run: str, runs: str | Path = "runs") -> Run:
     """A run by its name or path. Raises EarlError if there is none."""
-    return Run(need_run(Path(runs), run).path)
+    return Run(open_run(Path(runs), run).path)
 
 
 def evaluate(
@@ -154,7 +153,7 @@ def evaluate(
 
 def play(run: Run | str, opponent: str = "", seat: int = 0, seed: int = 0, runs: str | Path = "runs") -> list[str]:
     """One held-out episode of a run, as what was said by each author in turn, such as "policy: 5"."""
-    folder = need_run(Path(runs), _of(run))
+    folder = open_run(Path(runs), _of(run))
     _, judge = of_run(folder, None)
     task = Task(judge.world.env, derive(EVALUATION, seed, opponent, seat, 0), seat, opponent)
     _, played = play_episode(judge, task)
@@ -164,7 +163,7 @@ def play(run: Run | str, opponent: str = "", seat: int = 0, seed: int = 0, runs:
 
 def report(*compared: Run | str, out: str | Path | None = None, runs: str | Path = "runs") -> Path:
     """Write the report of a run, or of several side by side; returns the page's path."""
-    folders = [need_run(Path(runs), _of(run)) for run in compared]
+    folders = [open_run(Path(runs), _of(run)) for run in compared]
     return reports.write(*folders, out=None if out is None else Path(out))
 
 

@@ -20,7 +20,7 @@ MOST = 10**9
 class Section(BaseModel):
     """A table of the recipe. Keys that it does not know are refused, and so are NaN, infinity and numbers past use."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     @field_validator("*")
     @classmethod

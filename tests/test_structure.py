@@ -75,4 +75,6 @@ def test_a_small_module_has_more_than_one_importer() -> None:
 
 def _is_command(tree: ast.Module) -> bool:
     """Whether a module holds a command of the command line, which is loaded by its name."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == "command" for node in tree.body)
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names += [ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return "command" in names

@@ -13,8 +13,7 @@ from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun, read
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
-from earl.runs.storage import step_of
-from earl.runs.trajectories import files
+from earl.runs.trajectories import kept_files
 
 __all__ = ["Audit", "Fault", "Finding", "audit"]
 
@@ -60,9 +59,7 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     `watch` gets the name of each file before it is read. Raises EarlError if recipe or episodes cannot be read.
     """
     run = AuditedRun(folder)
-    paths = [path for path in files(folder.trajectories) if step is None or step_of(path) == step]
-    if not paths:
-        raise _nothing(folder, step)
+    paths = kept_files(folder, step)
     if policies := [name for one in run.config.each_env() for name in one.env.opponents if is_policy(name)]:
         raise EarlError(
             f"run {folder.name!r} has games against {policies[0]!r}, and an audit replays one seat alone: it cannot be "
@@ -109,12 +106,3 @@ def _check(case: Case, verdicts: dict[str, Verdict]) -> None:
                     case.findings.append(said)
         except Unchecked as reason:
             verdicts[name].add(reason)
-
-
-def _nothing(folder: RunFolder, step: int | None) -> EarlError:
-    kept = [str(step_of(path)) for path in files(folder.trajectories)]
-    if step is None or not kept:
-        return EarlError(
-            f"run {folder.name!r} has no stored episodes yet; they are kept every run.keep_trajectories_every steps"
-        )
-    return EarlError(f"run {folder.name!r} keeps no episodes of step {step}; kept are the steps {', '.join(kept)}")

@@ -92,6 +92,8 @@ class Replay:
             played = episode.trajectory()
             if len(self.stored.logprobs) == len(played.tokens):
                 played = replace(played, logprobs=self.stored.logprobs)
+            if played.tools == self.stored.tools:  # the same calls, which took other times
+                played = replace(played, tools=self.stored.tools)
         if fault.message:
             return replace(self, slot=slot, played=self.stored, fault=fault.message)
         return replace(self, slot=slot, played=played, waiting=waiting, room=tuple(room), fault=None)

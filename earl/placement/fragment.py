@@ -40,7 +40,7 @@ from earl.rollout.episode import Rules, TokenLog
 from earl.rollout.pack import OrderedRows, by_seat, contexts, joined, learnable, num_rows, pack
 from earl.rollout.tasks import EpisodeFactory, group_episodes
 from earl.runs import trajectories
-from earl.runs.folder import open_existing
+from earl.runs.folder import open_run
 from earl.runs.storage import storage
 from earl.runs.summary import chosen_checkpoint, context_limit
 from earl.seeds import derive
@@ -181,7 +181,7 @@ def load_opponent(name: str) -> tuple[EpisodeFactory, Sampler]:
     run, at, step = name.removeprefix(RUN).rpartition("@")
     if not at:
         raise EarlError(f"opponent {name!r} is not of the form run:NAME@STEP, such as run:tictactoe-1@200")
-    folder = open_existing(here if (here := Path("runs") / run).is_dir() else Path(run))
+    folder = open_run(Path("runs"), run)
     saved, config = chosen_checkpoint(folder, step), build(folder.recipe())
     policy = load(saved.path)
     sampler = LocalSampler(policy, config.rollout.temperature, truncation=Truncation.of(config.rollout))

@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from itertools import chain, pairwise
 from statistics import fmean
 from typing import Any
@@ -12,22 +11,19 @@ from numpy.typing import NDArray
 
 from earl.reports import figures
 from earl.reports.data import RunData
-from earl.reports.figures import Figure, Points
+from earl.reports.figures import Figure, Points, Runs
 from earl.reports.html import count
 from earl.trajectory import KEPT_TURNS, Author
 
 WORDS = figures.PLOTS["words"]
 MAX_COLUMNS = 150
 """Maximum columns of the heat map; in a longer run a column holds several steps."""
-Runs = Sequence[RunData]
 
 
 def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
     """The heat map of contexts: tokens of each turn at each step, by author."""
-    title, caption = (
-        WORDS["heat"]["title"] + figures.plain(f" ({data.name})" if named else ""),
-        WORDS["heat"]["explanation"],
-    )
+    title, caption = WORDS["heat"].values()
+    title += figures.plain(f" ({data.name})" if named else "")
     steps = sorted({row.step for row in data.contexts})
     if not steps:
         return Figure(f"heat-{number}", title, caption, None)
@@ -35,18 +31,11 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
     ends = [steps[min(first + width, len(steps)) - 1] for first in range(0, len(steps), width)]
     maps = _maps(data, {step: place // width for place, step in enumerate(steps)})
     turns = len(maps["all authors"])
-    shared = {
-        "type": "heatmap",
-        "x": ends,
-        "y": [turn + 1 for turn in range(turns)],
-        "zmin": 0,
-        "colorscale": "Cividis",
-        "colorbar": {"thickness": 12, "outlinewidth": 0},
-        "hovertemplate": "step %{x}, turn %{y}: %{z:,.1f}<extra></extra>",
-    }
     traces = [
         {
-            **shared,
+            **figures.PLOTS["heatmap"],
+            "x": ends,
+            "y": [*range(1, turns + 1)],
             "z": [figures.finite(float(f"{value:.4g}") for value in row) for row in cells],
             "zmax": float(np.nan_to_num(cells).max()),
             "meta": {"choice": place},
@@ -58,10 +47,9 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
         caption += f" Each column stands for {width} neighbouring steps."
     if turns == KEPT_TURNS:
         caption += f" Turn {KEPT_TURNS} holds all later ones too."
-    drawn = figures.layout([data], "turn", hovermode="closest", showlegend=False)
+    axis = {"range": [0.5, turns + 0.5], "showgrid": False, **({"nticks": 12} if turns > 12 else {"dtick": 1})}
+    drawn = figures.layout([data], "turn", axis, hovermode="closest", showlegend=False)
     drawn["margin"]["t"] = 22
-    ticks = {"nticks": min(turns + 1, 12)} if turns > 12 else {"dtick": 1}
-    drawn["yaxis"] |= {**ticks, "range": [0.5, turns + 0.5], "showgrid": False}
     return Figure(f"heat-{number}", title, caption, {"data": traces, "layout": drawn}, tuple(maps))
 
 
@@ -102,8 +90,7 @@ def band_figure(runs: Runs, level: str) -> Figure:
     bands = [trace for run in range(len(runs)) for trace in _bands(runs, run, level)]
     if not bands:
         return Figure(f"context-{level}", title, caption, None)
-    drawn = figures.layout(runs, "tokens")
-    drawn["yaxis"]["rangemode"] = "tozero"
+    drawn = figures.layout(runs, "tokens", {"rangemode": "tozero"})
     longest = max(y or 0 for band in bands for y in band["y"])
     for run, data in enumerate(runs):
         if limits := limit_of(data, level):
@@ -118,7 +105,7 @@ def band_figure(runs: Runs, level: str) -> Figure:
 def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
     """Quantiles with the space between them filled; for several runs only median and p95."""
     several = len(runs) > 1
-    metrics, color = runs[run].numbers.metrics, figures.color_of(run, 0, len(runs))
+    metrics, color = runs[run].numbers.metrics, figures.color_of(run)
     traces: list[dict[str, Any]] = []
     for name, label in QUANTILES.items():
         points = metrics.get(f"context/{level}/{name}", [])
@@ -126,15 +113,15 @@ def _bands(runs: Runs, run: int, level: str) -> list[dict[str, Any]]:
             continue
         opacity = (0.3, 0.18, 0.1)[min(len(traces), 3) - 1]
         fill = {"fill": "tonexty", "fillcolor": figures.faint(color, opacity / (1 + several))} if traces else {}
-        kept, style = figures.thin(points, max if name == "max" else fmean), {"width": 2.5 if name == "p50" else 1}
-        label = figures.label_of(runs, run, label)
+        kept, label = figures.downsample(points, max if name == "max" else fmean), figures.label_of(runs, run, label)
+        style = {"width": 2.5 if name == "p50" else 1}
         traces.append(figures.line(label, kept, color, style, hovertemplate="%{y:,.0f}", mode="lines", **fill))
     return traces
 
 
 def _limit(runs: Runs, run: int, points: Points, drawn: dict[str, Any], longest: float) -> list[dict[str, Any]]:
     """The limit as a line. If it is far above the data, it is only an annotation, so that the data stay readable."""
-    color = figures.color_of(run, 0, len(runs)) if len(runs) > 1 else figures.ORANGE
+    color = figures.color_of(run) if len(runs) > 1 else figures.ORANGE
     if min(value for _, value in points) > 5 * longest:
         label = f"context limit: {count(points[-1][1])} tokens (above this plot)"
         place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "paper", "y": 1, "yanchor": "top"}
@@ -188,29 +175,18 @@ def forecast_figure(runs: Runs) -> Figure:
     quantiles = {"p95": figures.GREEN} if several else FORECAST
     series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
     horizon = 1.05 * max((value for _, value in chain(*series) if math.isfinite(value)), default=0.0)
-    traces = [
-        trace
-        for run, data in enumerate(runs)
-        for name, own in quantiles.items()
-        for trace in _forecast_bands(
-            data,
-            name,
-            figures.color_of(run, 0, len(runs)) if several else own,
-            figures.label_of(runs, run, name),
-            horizon,
-        )
-    ]
+    traces = []
+    for run, data in enumerate(runs):
+        for name, own in quantiles.items():
+            color = figures.color_of(run) if several else own
+            traces += _forecast_bands(data, name, color, figures.label_of(runs, run, name), horizon)
     if not traces:
         known = any(name.startswith("forecast/") for data in runs for name in data.numbers.metrics)
         why = "not recorded yet" if not known else "at no step was the limit forecast to be reached within the horizon"
         return Figure("forecast", title, caption, None, missing=why)
-    last = max(run.numbers.last_step or 0 for run in runs)
-    thinly = {"width": 1, "dash": "dot"}
-    traces.append(
-        figures.line(
-            "now", [(0, 0.0), (last, last)], figures.GREY, thinly, mode="lines", meta=figures.AGAIN, hoverinfo="skip"
-        )
-    )
+    last, dotted = max(run.numbers.last_step or 0 for run in runs), {"width": 1, "dash": "dot"}
+    more = {"mode": "lines", "meta": figures.AGAIN, "hoverinfo": "skip"}
+    traces.append(figures.line("now", [(0, 0.0), (last, last)], figures.GREY, dotted, **more))
     caption += figures.bucket_note(points for run in runs for points in run.numbers.metrics.values())
     return Figure("forecast", title, caption, {"data": traces, "layout": figures.layout(runs, "limit reached at step")})
 
@@ -228,5 +204,5 @@ def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: f
         middle = end == "median"
         words, style = label if middle else figures.plain(f"{label}, {end}"), {"width": 2 if middle else 0}
         fill |= {"hovertemplate": "step %{y:,.0f}", "showlegend": middle, "legendgroup": label}
-        traces.append(figures.line(words, figures.thin(points), color, style, mode="lines", **fill))
+        traces.append(figures.line(words, figures.downsample(points), color, style, mode="lines", **fill))
     return traces

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from earl.config import Config
@@ -62,9 +63,11 @@ def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> Store
     """Up to `limit` varied episodes; None if there are none. Read errors are appended to `problems`."""
     everything: list[StoredEpisode] = []
     failures: list[str] = []
-    for path in spread(trajectories.files(folder.trajectories), MAX_STEPS):
+    files = trajectories.files(folder.trajectories)
+    # Files at even distances, including the first and the last.
+    for place in np.linspace(0, len(files) - 1, min(len(files), MAX_STEPS)):
         try:
-            everything += stored_in(path)
+            everything += stored_in(files[round(place)])
         except EarlError as error:
             failures.append(str(error))
     problems += failures[:MAX_PROBLEMS]
@@ -74,13 +77,6 @@ def stored_episodes(folder: RunFolder, limit: int, problems: list[str]) -> Store
         return None
     steps = tuple(sorted({episode.step for episode in everything}))
     return StoredEpisodes(steps, len(everything), tuple(choose(everything, limit)))
-
-
-def spread(items: Sequence[Path], limit: int) -> list[Path]:
-    """At most `limit` items at even distances, including the first and the last."""
-    if len(items) <= limit:
-        return list(items)
-    return [items[round(place * (len(items) - 1) / (limit - 1))] for place in range(limit)]
 
 
 def stored_in(path: Path) -> list[StoredEpisode]:
@@ -150,15 +146,15 @@ def _parameters(folder: Path) -> int | None:
     files = sorted(folder.glob("model*.safetensors"))
     if pipes := [path for path in files if not path.is_file()]:  # reading a pipe would block
         raise EarlError(f"{pipes[0]} is no regular file: {DAMAGED}")
+    count = 0
     try:
-        return sum(map(_numbers_in, files)) if files else None
+        for path in files:
+            with safe_open(checked(_run_of(path), path), framework="numpy") as tensors:
+                names = tensors.keys()  # `tensors` is no dictionary
+                count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
     except SafetensorError as error:
         raise EarlError(f"{folder} has unreadable weights ({error}); continue the run to get a new one") from error
-
-
-def _numbers_in(path: Path) -> int:
-    with safe_open(checked(_run_of(path), path), framework="numpy") as tensors:
-        return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no dict)
+    return count or None
 
 
 def _tokenizer(path: Path) -> "Tokenizer | None":

@@ -7,7 +7,8 @@ import math
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,7 @@ from earl.reports.data import RunData
 from earl.reports.html import count, shown
 
 Points = Sequence[tuple[float, float]]
+Runs = Sequence[RunData]
 
 MAX_POINTS = 600
 """Maximum points of one line. Longer series are drawn as means (or maxima) of neighbours."""
@@ -26,17 +28,9 @@ BLUE, GREY, ORANGE, GREEN, PURPLE, AMBER, BROWN = (
 )  # fmt: skip
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, AMBER, GREY, BROWN)
 DASHES = ("solid", "dot", "dash", "dashdot")
-PERCENT = ".2~%"
+PERCENT = {"tickformat": ".2~%", "rangemode": "tozero"}
 AGAIN = {"again": True}
-LEGEND = {
-    "orientation": "h",
-    "yref": "container",
-    "y": 1,
-    "yanchor": "top",
-    "xref": "container",
-    "x": 0,
-    "traceorder": "normal",
-}
+PLOTS = tomllib.loads(Path(__file__).with_name("plots.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class Figure:
     missing: str = "not recorded yet"
 
 
-def thin(points: Points, pick: Callable[[list[float]], float] = fmean) -> Points:
+def downsample(points: Points, pick: Callable[[list[float]], float] = fmean) -> Points:
     """Reduce to at most MAX_POINTS points: each stands for a run of neighbours, at the last one's step."""
     width = math.ceil(len(points) / MAX_POINTS)
     if width <= 1:
@@ -84,48 +78,25 @@ def line(name: str, points: Points, color: str, style: dict[str, Any] | None = N
     return {**trace, **values, "line": {"color": color, "width": 2, **(style or {})}, **more}
 
 
-def error_bars(values: Iterable[float], bounds: Sequence[tuple[float, float]], **more: Any) -> dict[str, Any]:
-    """Bars from the lower to the upper of each value's `bounds`."""
-    ends = list(zip(values, bounds, strict=True))
-    sides = {
-        "array": finite(high - value for value, (_, high) in ends),
-        "arrayminus": finite(value - low for value, (low, _) in ends),
-    }
-    return {"type": "data", "symmetric": False, **sides, **more}
-
-
-def layout(runs: Sequence[RunData], unit: str, **more: Any) -> dict[str, Any]:
-    """The layout over steps, with the warm start shaded if all runs have the same."""
+def layout(runs: Runs, unit: str, axis: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The layout over steps, with the warm start shaded if all runs have the same. `axis`: settings of the y axis."""
     last = max(1, *(run.numbers.last_step or 0 for run in runs))
-    axis = {"zeroline": False, "automargin": True}
-    across = {
-        "title": {"text": "step"},
-        "range": [-0.01 * last, 1.01 * last],
-        "unifiedhovertitle": {"text": "step %{x}"},
-    }
-    base: dict[str, Any] = {
-        "height": 300,
-        "margin": {"l": 56, "r": 12, "t": 48, "b": 42},
-        "legend": LEGEND,
-        "hovermode": "x unified",
-        "xaxis": axis | across,
-        "yaxis": axis | {"title": {"text": unit}},
-        "shapes": [],
-        "annotations": [],
-    }
+    placed: dict[str, Any] = deepcopy(PLOTS["layout"]) | more
+    placed["xaxis"]["range"] = [-0.01 * last, 1.01 * last]
+    placed["yaxis"] |= {"title": {"text": unit}, **(axis or {})}
     first, *others = {min(run.warm_steps, last) for run in runs}
     if first and not others:
-        area = {"type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": first, "y0": 0, "y1": 1, "layer": "below"}
-        base["shapes"] = [{**area, "line": {"width": 0}, "fillcolor": "rgba(128,134,148,0.16)"}]
-        base["annotations"] = [note("warm start", x=0, xanchor="left", yref="paper", y=1, yanchor="bottom")]
-    return {**base, **more}
+        placed["shapes"] = [{**PLOTS["warm_start"], "x1": first}]
+        placed["annotations"] = [note("warm start", x=0, xanchor="left", yref="paper", y=1, yanchor="bottom")]
+    return placed
 
 
-def color_of(run: int, line: int, runs: int) -> str:
-    return CYCLE[(run if runs > 1 else line) % len(CYCLE)]
+def color_of(number: int) -> str:
+    """The colour of a line, or of a run where there are several."""
+    return CYCLE[number % len(CYCLE)]
 
 
-def label_of(runs: Sequence[RunData], run: int, label: str = "") -> str:
+def label_of(runs: Runs, run: int, label: str = "") -> str:
     return plain(": ".join(filter(None, [runs[run].name if len(runs) > 1 else "", label])))
 
 
@@ -138,12 +109,8 @@ def note(text: str, **place: Any) -> dict[str, Any]:
     return {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "x", "borderpad": 0, **place}
 
 
-def percent_axis(**more: Any) -> dict[str, Any]:
-    return {"tickformat": PERCENT, "rangemode": "tozero", "zeroline": False, "automargin": True, **more}
-
-
 def series_figure(
-    runs: Sequence[RunData],
+    runs: Runs,
     name: str,
     title: str,
     explanation: str,
@@ -163,31 +130,26 @@ def series_figure(
         return Figure(name, title, explanation, None)
     drawn = [one for one in recorded if any(value for _, value in one[2])] or recorded  # no line of zeros beside others
     several, single = len(runs) > 1, len({label for *_, label in drawn}) == 1
+    axis = {**PERCENT, "tickformat": "~s", "ticksuffix": suffix} if suffix else PERCENT if percent else {}
     hover = "%{y:.2%}" if percent else f"%{{y:.4s}}{suffix}" if suffix else "%{y:.4g}"
     traces = [
         line(
             label_of(runs, run, "" if single and several else label),
-            thin(points),
-            color_of(run, number, len(runs)),
+            downsample(points),
+            color_of(run if several else number),
             {"dash": DASHES[number % len(DASHES)] if several else "solid"},
             hovertemplate=hover,
         )
         for run, number, points, label in drawn
     ]
-    axes = {"yaxis": percent_axis(title={"text": unit})} if percent else {}
-    if suffix:
-        axes = {"yaxis": percent_axis(tickformat="~s", ticksuffix=suffix)}
-    placed = layout(runs, unit, showlegend=len(traces) > 1, **axes)
+    placed = layout(runs, "" if suffix else unit, axis, showlegend=len(traces) > 1)
     if len(traces) == 1:
         placed["margin"]["t"] = 22
     caption = explanation + bucket_note(points for *_, points, _ in drawn)
     return Figure(name, title, caption, {"data": traces, "layout": placed})
 
 
-PLOTS = tomllib.loads(Path(__file__).with_name("plots.toml").read_text(encoding="utf-8"))
-
-
-def declared(runs: Sequence[RunData], group: str) -> list[Figure]:
+def declared(runs: Runs, group: str) -> list[Figure]:
     """The plots that plots.toml declares under `group`."""
     return [series_figure(runs, **plot) for plot in PLOTS[group]]
 
@@ -198,8 +160,6 @@ def bucket_note(series: Iterable[Points]) -> str:
 
 
 # Training metrics, stage times, and any other recorded metric.
-
-Runs = Sequence[RunData]
 
 STAGES = ("rollout", "track", "dispatch", "prepare", "update", "weights", "evaluate", "record")
 """The stages in the order of a step; others follow by name."""
@@ -218,7 +178,7 @@ def stages(data: RunData) -> list[str]:
 def stacked(name: str, points: Points, color: str, opacity: float, hover: str) -> dict[str, Any]:
     """An area on top of those before it."""
     more = {"stackgroup": "all", "fillcolor": faint(color, opacity), "mode": "lines", "hovertemplate": hover}
-    return line(plain(name), thin(points), color, {"width": 0}, **more)
+    return line(plain(name), downsample(points), color, {"width": 0}, **more)
 
 
 def time_figure(runs: Runs) -> Figure:
@@ -231,13 +191,13 @@ def time_figure(runs: Runs) -> Figure:
         for step, seconds in chain(*run.numbers.timings.values()):
             totals[step] += seconds
         if several:
-            points = thin(sorted(totals.items()))
-            traces.append(line(label_of(runs, number), points, color_of(number, 0, len(runs)), hovertemplate=hover))
+            points = downsample(sorted(totals.items()))
+            traces.append(line(label_of(runs, number), points, color_of(number), hovertemplate=hover))
             continue
         for place, stage in enumerate(stages(run)):
             had = dict(run.numbers.timings[stage])
             points = [(step, had.get(step, 0.0)) for step in sorted(totals)]
-            traces.append(stacked(stage, points, CYCLE[place % len(CYCLE)], 1, hover))
+            traces.append(stacked(stage, points, color_of(place), 1, hover))
     caption = words["several" if several else "one"] + bucket_note(timings)
     spec = {"data": traces, "layout": layout(runs, "seconds")} if any(timings) else None
     return Figure("time", words["title"], caption, spec)

@@ -32,7 +32,7 @@ def plotly() -> tuple[str, str]:
     return squeeze(script), script_hash(script)
 
 
-THIN = "\N{NARROW NO-BREAK SPACE}"
+NARROW_SPACE = "\N{NARROW NO-BREAK SPACE}"
 _NAMED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that are invisible or affect the text around them: controls, direction marks, zero-width and
 unassigned characters, line and paragraph separators.
@@ -70,13 +70,13 @@ def shown_line(text: str, limit: int = 400) -> str:
     return shown(text, limit).replace("\n", "⟨LF⟩")
 
 
-def thin(text: str) -> str:
+def nowrap(text: str) -> str:
     """A number and its unit, kept in one line."""
-    return text.replace(" ", THIN)
+    return text.replace(" ", NARROW_SPACE)
 
 
 def count(value: float) -> str:
-    return f"{value:,.0f}".replace(",", THIN)
+    return f"{value:,.0f}".replace(",", NARROW_SPACE)
 
 
 def moment(time: float) -> str:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -18,7 +17,7 @@ from earl.reports.context_plots import context_figures, forecast_figure, heat_fi
 from earl.reports.data import RunData
 from earl.reports.episodes import browser
 from earl.reports.figures import Figure
-from earl.reports.html import count, moment, pack, plotly, script_hash, shown, thin
+from earl.reports.html import count, moment, nowrap, pack, plotly, script_hash, shown
 from earl.reports.results import strength_figures
 from earl.runs.store import RecordedDecision
 from earl.runs.summary import FINAL, tool_use
@@ -38,7 +37,7 @@ def summary(data: RunData) -> list[tuple[str, str]]:
         ("State", _state(data)),
         ("Steps", _steps(data)),
         ("Played", f"{count(played)} training episodes, {count(tokens)} tokens" if played else MISSING),
-        ("Time in steps", thin(duration(spent)) if spent else MISSING),
+        ("Time in steps", nowrap(duration(spent)) if spent else MISSING),
         ("Started", moment(data.started) if data.started else MISSING),
         ("Last change", moment(data.changed) if data.changed else MISSING),
         ("Signature", shown(data.signed, 300)),
@@ -49,7 +48,7 @@ def tool_table(data: RunData) -> list[tuple[str, ...]]:
     """Of each tool its name, calls, failures, and the mean time of a call that it waited and ran."""
     rows = []
     for tool, use in tool_use(data.numbers.metrics).items():
-        times = [thin(duration(use.pop(name, 0.0))) for name in ("queue_seconds", "run_seconds")]
+        times = [nowrap(duration(use.pop(name, 0.0))) for name in ("queue_seconds", "run_seconds")]
         calls = count(use.pop("calls", 0.0))
         rows.append((tool, calls, ", ".join(f"{count(number)} {what}" for what, number in use.items()), *times))
     return rows
@@ -115,16 +114,21 @@ def changes(data: RunData) -> list[RecordedDecision]:
 # Content-Security-Policy allows only its two scripts, by hash, and no requests.
 
 _FOLDER = Path(__file__).parent / "templates"
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_FOLDER),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {filter.__name__: filter for filter in (percent, count, duration, nowrap, moment, shown)}
+_TEMPLATES.globals["results"] = results
 _SCRIPTS = ("theme.js", "tables.js", "plots.js", "board.js", "tokens.js", "browser.js", "page.js")
 
 
 def _fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
     """Render a template file. `drawn` are all plots of the page; `values` fill the template and include `title`."""
-    specs = {
-        figure.name: {**figure.spec, "choices": figure.choices, "title": figure.title}
-        for figure in drawn
-        if figure.spec
-    }
+    specs = {one.name: {**one.spec, "choices": one.choices, "title": one.title} for one in drawn if one.spec}
     parts = "\n".join(map(_read, _SCRIPTS))
     script, (library, library_hash) = f'"use strict";\n(() => {{\n{parts}}})();\n', plotly()
     # plotly sets style attributes, and saves images by way of data: and blob: URLs.
@@ -132,7 +136,7 @@ def _fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
         f"default-src 'none'; script-src {script_hash(script)} {library_hash}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    return _template(template).render(
+    return _TEMPLATES.get_template(template).render(
         written=time.time(),
         specs=Markup(pack(specs)),
         style=Markup(_read("style.css")),
@@ -145,20 +149,6 @@ def _fill(template: str, drawn: Iterable[Figure], **values: Any) -> str:
 
 def _read(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
-
-
-@lru_cache(maxsize=4)
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=percent, count=count, seconds=duration, thin=thin, moment=moment, shown=shown)
-    environment.globals.update(results=results)
-    return environment.get_template(name)
 
 
 def _sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
@@ -213,7 +203,7 @@ def _several(runs: Sequence[RunData]) -> dict[str, Any]:
         "changes": [],
         "tools": [],  # a page of one run alone has them
         "facts": [summary(run) for run in runs],
-        "colors": [figures.color_of(place, 0, len(runs)) for place in range(len(runs))],
+        "colors": [figures.color_of(place) for place in range(len(runs))],
         "rows": results.final_rows(runs, lasts),
         "lasts": lasts,
         "measures": list(measures.items()),

@@ -8,8 +8,8 @@ from earl.formats import percent, percent_digits
 from earl.matches import BOTH_SEATS, OUTCOMES, MatchResult, by_opponent, mean_over_seats
 from earl.reports import figures
 from earl.reports.data import RunData
-from earl.reports.figures import Figure
-from earl.reports.html import count, shown, thin
+from earl.reports.figures import Figure, Runs
+from earl.reports.html import count, nowrap, shown
 from earl.runs.store import RecordedMatch
 
 _LIMITS = [("illegal", "Illegal"), ("truncated", "Cut off")]
@@ -102,7 +102,7 @@ def cell(result: MatchResult, measure: str) -> Cell:
     interval = ""
     if not result.exact and result.episodes:
         interval = f"{percent_digits(low)} to {percent_digits(high)}"
-    return Cell(thin(percent(value)), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
+    return Cell(nowrap(percent(value)), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
 
 
 def size(result: MatchResult) -> str:
@@ -124,8 +124,6 @@ def result_at(phase: Phase, pairing: Pairing, seat: int) -> MatchResult | None:
 
 
 # Several runs side by side.
-
-Runs = Sequence[RunData]
 
 
 def all_pairings(runs: Runs) -> list[Pairing]:
@@ -207,32 +205,26 @@ def _strength_figure(
     first = "draw" if last.get("draw", 0.0) > last["win"] else "win"  # a draw is the best result against perfect play
     order = [first, *(name for name in names if name != first)]
     several = len(runs) > 1
-    traces = [
-        {**trace, "meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0} if several else trace
-        for choice, name in enumerate(order)
-        for run, curve in enumerate(curves)
-        if any(getattr(match.result, name) is not None for match in curve)
-        for trace in _run_traces(curve, name, *_drawn_as(runs, run, name, names[name]))
-    ]
-    axis = figures.percent_axis(title={"text": "share of games" if opponent else "share of tasks"}, range=[-0.03, 1.03])
-    spec = {"data": traces, "layout": figures.layout(runs, "", yaxis=axis)}
-    games = max(match.result.episodes for curve in curves for match in curve)
-    how = f"Each point: {count(games)} {'games' if opponent else 'tasks'}; alike ones count once."
-    how += " Shaded: 95 % intervals (Wilson)."
+    traces = []
+    for choice, name in enumerate(order):
+        for run, curve in enumerate(curves):
+            look = (figures.label_of(runs, run), figures.color_of(run)) if several else (names[name], COLORS[name])
+            for trace in _run_traces(curve, name, *look):
+                chosen = {"meta": {**trace.get("meta", {}), "choice": choice}, "visible": choice == 0}
+                traces.append({**trace, **chosen} if several else trace)
+    axis, games = {**figures.PERCENT, "range": [-0.03, 1.03]}, "games" if opponent else "tasks"
+    spec = {"data": traces, "layout": figures.layout(runs, f"share of {games}", axis)}
+    most = max(match.result.episodes for curve in curves for match in curve)
+    how = f"Each point: {count(most)} {games}; alike ones count once. Shaded: 95 % intervals (Wilson)."
     choices = tuple(names[name] for name in order) if several else ()
     return Figure(f"strength-{number}", title, EXACT if exact else how, spec, choices)
 
 
-def _drawn_as(runs: Runs, run: int, name: str, word: str) -> tuple[str, str]:
-    """Label and colour of a measure of a run."""
-    if len(runs) == 1:
-        return word, COLORS[name]
-    return figures.label_of(runs, run), figures.color_of(run, 0, len(runs))
-
-
 def _run_traces(curve: Sequence[RecordedMatch], name: str, label: str, color: str) -> list[dict[str, Any]]:
-    """A line of shares, with their 95 % intervals unless they are exact."""
+    """A line of shares, where they were measured, with their 95 % intervals unless they are exact."""
     curve = [match for match in curve if getattr(match.result, name) is not None]
+    if not curve:
+        return []
     rated = name in OUTCOMES
     shares = [match.result.share(name) if rated else (getattr(match.result, name),) * 3 for match in curve]
     points = [(match.step, share) for match, (share, _, _) in zip(curve, shares, strict=True)]
@@ -240,9 +232,12 @@ def _run_traces(curve: Sequence[RecordedMatch], name: str, label: str, color: st
     own = figures.line(label, points, color, mode="lines+markers", hovertemplate="%{y:.2%}", **group)
     if not rated or curve[0].result.exact:
         return [own]
-    bounds = [(low, high) for _, low, high in shares]
-    own["error_y"] = figures.error_bars((share for _, share in points), bounds, visible=False)
-    low, high = ([(step, ends[side]) for (step, _), ends in zip(points, bounds, strict=True)] for side in (0, 1))
+    low, high = ([(match.step, ends[side]) for match, ends in zip(curve, shares, strict=True)] for side in (1, 2))
+    sides = {
+        "array": figures.finite(most - share for share, _, most in shares),
+        "arrayminus": figures.finite(share - least for share, least, _ in shares),
+    }
+    own["error_y"] = {"type": "data", "symmetric": False, "visible": False, **sides}
     area = {"fill": "toself", "fillcolor": figures.faint(color, 0.15), "hoverinfo": "skip", "showlegend": False}
     shade = figures.line(label, [*low, *reversed(high)], color, {"width": 0}, mode="lines", meta=figures.AGAIN, **area)
     return [shade | group, own]

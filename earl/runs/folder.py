@@ -146,6 +146,17 @@ def open_existing(path: Path) -> RunFolder:
     raise EarlError(f"{path} is not a run: {rule}; {cure}")
 
 
+def find_run(root: Path, name: str) -> RunFolder | None:
+    """The run of that name in `root`, else at that path; None if there is none."""
+    found = [folder for folder in (RunFolder(root / name), RunFolder(Path(name))) if folder.config.is_file()]
+    return found[0] if found else None
+
+
+def open_run(root: Path, name: str) -> RunFolder:
+    """As `find_run`. Raises EarlError with the nearest names when there is none."""
+    return find_run(root, name) or open_existing(root / name)
+
+
 def listing(root: Path) -> list[RunFolder]:
     """Every run in `root`, the oldest first; empty when `root` is missing."""
     if not root.is_dir():

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from earl.documents import parse_json_object
 from earl.errors import EarlError
 from earl.matches import NOT_KEPT, MatchResult
+from earl.runs.folder import RunFolder
 from earl.runs.parquet import read_table
 from earl.runs.storage import OddFile, folder_below, opened, remove, replace_file, step_name, step_of, storage
 from earl.trajectory import Author, Group, Outcome, StopReason, Task, ToolCall, TrainingRecord, Trajectory, Turn
@@ -271,6 +272,18 @@ def files(folder: Path) -> list[Path]:
     """The files of the kept steps, in order of step."""
     paths = [path for path in folder.glob("step-*.parquet") if step_of(path) is not None]
     return sorted(paths, key=lambda path: step_of(path) or 0)
+
+
+def kept_files(folder: RunFolder, step: int | None = None) -> list[Path]:
+    """The files of a run's kept steps, or of one of them. Raises EarlError where there is none."""
+    kept = {step_of(path): path for path in files(folder.trajectories)}
+    if not kept:
+        rule = "they are kept every run.keep_trajectories_every steps"
+        raise EarlError(f"run {folder.name!r} has no stored episodes yet; {rule}")
+    if step not in (None, *kept):
+        listed = ", ".join(map(str, kept))
+        raise EarlError(f"run {folder.name!r} keeps no episodes of step {step}; kept are the steps {listed}")
+    return [*kept.values()] if step is None else [kept[step]]
 
 
 def write(path: Path, table: pa.Table) -> None:

@@ -13,7 +13,7 @@ import pytest
 from earl.audit.case import _missing_action, _outgrown, diagnose
 from earl.audit.checks import MAX_SHIFT, _shift
 from earl.audit.rebuild import Replay, Slot, edit, readings, runs
-from earl.trajectory import Author, Completion, Outcome, StopReason, Task, Trajectory, Turn
+from earl.trajectory import Author, Completion, Outcome, StopReason, Task, ToolCall, Trajectory, Turn
 
 CHAT = SimpleNamespace(
     stop={ord(".")},
@@ -65,6 +65,15 @@ def said(stored, played, **other):
 
 SOUND_TEXT = ">ab1.cd2."
 SOUND = episode(SOUND_TEXT)
+
+
+def test_a_replay_has_the_stored_times_of_the_same_calls():
+    calls = [ToolCall("calc", 0.0, 0.2, seconds) for seconds in (0.1, 9.0)]
+    stored, played = (episode(SOUND_TEXT, tools=(call,)) for call in calls)
+    again = SimpleNamespace(stop=StopReason.FINISHED, trajectory=lambda: played)
+    world = SimpleNamespace(episode=lambda task, seed, session: again)
+    replay = replace(replay_of(stored, stored), world=world).play(Slot(TASK, 7), [])
+    assert [call.run_seconds for call in replay.played.tools] == [0.1]
 
 
 def test_what_is_alike_has_no_fault():

@@ -6,7 +6,7 @@ from typing import Any
 
 from earl.reports import context_plots, figures
 from earl.reports.data import RunData, gather
-from earl.reports.figures import MAX_POINTS, plain, thin
+from earl.reports.figures import MAX_POINTS, downsample, plain
 from earl.reports.results import strength_figures
 
 
@@ -197,11 +197,11 @@ def test_without_numbers_there_are_no_plots(runs: Any) -> None:
 def test_long_series_are_thinned() -> None:
     points = [(step, float(step % 2)) for step in range(1, 2 * MAX_POINTS + 1)]
     # pairs of 1 and 0: their mean is 0.5, their maximum 1, at the step of the second
-    assert thin(points)[:2] == [(2, 0.5), (4, 0.5)]
-    assert len(thin(points)) == MAX_POINTS
-    assert {value for _, value in thin(points, max)} == {1.0}
-    assert thin(points[:5]) == points[:5]
-    assert thin([]) == []
+    assert downsample(points)[:2] == [(2, 0.5), (4, 0.5)]
+    assert len(downsample(points)) == MAX_POINTS
+    assert {value for _, value in downsample(points, max)} == {1.0}
+    assert downsample(points[:5]) == points[:5]
+    assert downsample([]) == []
 
 
 def test_names_cannot_be_markup_in_a_plot() -> None:

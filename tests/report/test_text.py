@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.reports.html import count, shorten, shown, thin, visible
+from earl.reports.html import count, nowrap, shorten, shown, visible
 
 
 def plain(text: str) -> str:
@@ -32,4 +32,4 @@ def test_long_text_keeps_its_ends() -> None:
 
 def test_numbers_stay_in_one_line() -> None:
     assert plain(count(12958716)) == "12 958 716"
-    assert thin("12 min 34 s") == "12 min 34 s".replace(" ", "\N{NARROW NO-BREAK SPACE}")
+    assert nowrap("12 min 34 s") == "12 min 34 s".replace(" ", "\N{NARROW NO-BREAK SPACE}")
