@@ -956,8 +956,13 @@ REFUSED = (
     444, 445, 446, 317,
 )  # fmt: skip
 """System calls of x86-64 by number, answered with EPERM."""
-WITHOUT_EFFECT = (74, 75, 277)
-"""fsync, fdatasync, sync_file_range: files in /scratch are in memory, and no disk of the host is to be flushed."""
+ANSWERED = {
+    # fsync, fdatasync, sync_file_range, as done: files in /scratch are in memory, and no disk of the host is flushed
+    74: 0, 75: 0, 277: 0,
+    # setxattr and its kin: of an access control list no file system and no cgroup counts the memory, 64 KiB of a file
+    188: errno.EOPNOTSUPP, 189: errno.EOPNOTSUPP, 190: errno.EOPNOTSUPP, 463: errno.EOPNOTSUPP,
+}  # fmt: skip
+"""System calls without an effect, and what they return in its place."""
 NEWEST = 469
 """The last number that this filter was written for, of Linux 6.18; later ones are answered with ENOSYS."""
 LOAD, JUMP, EQUAL, ANY_BIT, ABOVE, GIVE = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
@@ -989,8 +994,8 @@ def seccomp_filter(rules: "tuple[Rule, ...]") -> bytes:
     refuse, absent, kill, allow = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000, 0x7FFF0000
     program = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, 0xC000003E), (GIVE, 0, 0, kill), (LOAD, 0, 0, 0)]  # x86-64 alone
     program += [(ABOVE, 1, 0, NEWEST + 1), (EQUAL, 0, 1, 435), (GIVE, 0, 0, absent)]  # clone3: no filter sees its flags
-    for number in WITHOUT_EFFECT:
-        program += [(EQUAL, 0, 1, number), (GIVE, 0, 0, 0x50000)]
+    for number, answer in ANSWERED.items():
+        program += [(EQUAL, 0, 1, number), (GIVE, 0, 0, 0x50000 | answer)]
     program += [(EQUAL, len(REFUSED) - place, 0, number) for place, number in enumerate(REFUSED)]
     program += [(JUMP, 0, 0, 1), (GIVE, 0, 0, refuse)]
     for number, *tests in rules:
