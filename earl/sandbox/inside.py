@@ -334,7 +334,7 @@ class Session:
 
     def resume(self, code: bytes, cores: tuple[int, ...]) -> bool:
         """Whether it goes on, with this program, on these cores."""
-        if not self.alive or state(self.process) in "ZX":
+        if not self.alive or not alive(self.process):
             return False
         if cores:
             posix.sched_setaffinity(self.process, cores)
@@ -554,7 +554,7 @@ class Command:
         posix.kill(-1, _signal.SIGSTOP)
         status = 0
         while True:
-            left = [one for one in processes() if one != session.process and state(one) not in "ZX"]
+            left = [one for one in processes() if one != session.process and alive(one)]
             for one in left:
                 try:
                     posix.kill(one, _signal.SIGKILL)
@@ -584,9 +584,10 @@ def watch_of(process: int) -> int:
         return posix.eventfd(0)
 
 
-def state(process: int) -> str:
-    """Such as S or Z, a process that has ended and is not waited for; X: there is none."""
-    return read(f"{process}/stat", PROC).rpartition(") ")[2][:1] or "X"
+def alive(process: int) -> bool:
+    """Whether a process runs, or is stopped. Its first thread may have ended before others; then its state is Z too."""
+    told = read(f"{process}/stat", PROC).rpartition(") ")[2].split()
+    return bool(told) and (told[0] not in "ZX" or int(told[17]) > 1)  # the number of threads
 
 
 def memory_kills() -> int:
@@ -597,14 +598,30 @@ def memory_kills() -> int:
 
 def memory_bytes() -> int:
     """Of all processes here but this one, as far as it goes beyond a bare fork of it."""
-    page, found, own = posix.sysconf("SC_PAGESIZE"), 0, resident(1)
-    for process in processes():
-        found += max(0, resident(process) - own)
-    return found * page
+    own = held_kib(1)
+    return sum(max(0, held_kib(process) - own) for process in processes()) << 10
 
 
-def resident(process: object) -> int:
-    return int((read(f"{process}/statm", PROC).split() or "00")[1])  # 0: it has ended
+def held_kib(process: object) -> int:
+    """Memory of a process, also where it is swapped out; not that of mapped files, which the system can take back."""
+    told = read(f"{process}/status", PROC)
+    if "\nVmRSS:" not in told:  # it has ended, or its first thread has, and only other threads tell
+        told = next((more for more in threads_status(process) if "\nVmRSS:" in more), "")
+    rss, files, swap = (told.partition(f"\n{name}:")[2].split(None, 1) for name in ("VmRSS", "RssFile", "VmSwap"))
+    return int((rss or "0")[0]) - int((files or "0")[0]) + int((swap or "0")[0])
+
+
+def threads_status(process: object) -> "list[str]":
+    try:
+        folder = posix.open(f"{process}/task", posix.O_RDONLY, dir_fd=PROC)
+    except OSError:
+        return []
+    try:
+        return [read(f"{thread}/status", folder) for thread in posix.listdir(folder)]
+    except OSError:  # it has ended since
+        return []
+    finally:
+        posix.close(folder)
 
 
 def sockets() -> int:
@@ -785,7 +802,7 @@ def confine(limits: Limits, layers: list[str]) -> None:
         ("processes", 6, limits["processes"]),
         ("file size", 1, files),
         ("open files", 7, 256),
-        ("core dump", 4, 0),
+        ("core dump", 4, 1),  # not even into a program of the host's, which the kernel starts at 0
         ("locked memory", 8, 0),
         ("message queues", 12, 0),
         ("pending signals", 11, 256),
@@ -930,42 +947,70 @@ REFUSED = (
     206, 253, 294, 162, 306,
     # clocks, host names, ports, descriptor tables
     159, 164, 227, 305, 170, 171, 172, 173, 154, 156,
-    # memory that no file system and no limit counts, and where it is
-    319, 447, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241, 242, 243, 244, 245, 237, 238, 239, 256, 279,
+    # memory that no file system and no limit counts, also pages that only a pipe holds (278, vmsplice), and where it is
+    319, 447, 278, 29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241, 242, 243, 244, 245, 237, 238, 239,
+    256, 279,
     # cores, priorities, personalities, terminals, watching whole file systems
     203, 141, 142, 144, 251, 314, 135, 153, 300, 301,
     # landlock itself, another filter
     444, 445, 446, 317,
 )  # fmt: skip
 """System calls of x86-64 by number, answered with EPERM."""
+ANSWERED = {
+    # fsync, fdatasync, sync_file_range, as done: files in /scratch are in memory, and no disk of the host is flushed
+    74: 0, 75: 0, 277: 0,
+    # setxattr and its kin: of an access control list no file system and no cgroup counts the memory, 64 KiB of a file
+    188: errno.EOPNOTSUPP, 189: errno.EOPNOTSUPP, 190: errno.EOPNOTSUPP, 463: errno.EOPNOTSUPP,
+}  # fmt: skip
+"""System calls without an effect, and what they return in its place."""
+NEWEST = 469
+"""The last number that this filter was written for, of Linux 6.18; later ones are answered with ENOSYS."""
+LOAD, JUMP, EQUAL, ANY_BIT, ABOVE, GIVE = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
+"""Instructions of the filter; `ABOVE` is >=. Negative in `Rule`: where it does not hold."""
+Rule = tuple[int, *tuple[tuple[int, int, int, bool], ...]]
+"""A system call, and tests in order: place of a half argument (low halves are 0, 2, 4, …), instruction, value, and
+whether the call is refused where it holds; then it is decided. A call that no test decides is allowed."""
+RULES: tuple[Rule, ...] = (
+    (56, (0, ANY_BIT, sum(NAMESPACES.values()) | 0x80, True)),  # clone into new namespaces, also that of clocks
+    (41, (0, -EQUAL, 1, True)),  # socket and socketpair of another family than AF_UNIX
+    (53, (0, -EQUAL, 1, True)),
+    # setsockopt: filters of sockets, by BPF, whose code all processes of the host have a common memory for
+    (54, *((4, EQUAL, option, True) for option in (26, 50, 51, 52))),
+    # prctl: a filter of system calls, by BPF too; options since Linux 5.11, such as a table of futexes of any size
+    (157, (0, EQUAL, 22, True), (0, ABOVE, 59, True)),
+    # ioctl: typing into a terminal; of network interfaces, for which the kernel loads modules
+    (16, (2, EQUAL, 0x5412, True), (2, ABOVE, 0x8C00, False), (2, ABOVE, 0x8900, True)),
+    (72, (2, EQUAL, 1024, True), (2, EQUAL, 1026, True)),  # fcntl: leases of files, watching folders
+    (9, (6, ANY_BIT, 0x40000, True)),  # mmap: reserved memory, MAP_HUGETLB
+    (160, (0, EQUAL, 4, True)),  # setrlimit of core dumps, which 0 would begin
+    # prlimit: of other processes; of core dumps, but to read it
+    (302, (0, -EQUAL, 0, True), (2, -EQUAL, 4, False), (4, -EQUAL, 0, True), (5, -EQUAL, 0, True)),
+)
+UNCOUNTED_MEMORY: Rule = (9, (6, -ANY_BIT, 0x20, False), (6, ANY_BIT, 1, True))
+"""mmap with MAP_ANONYMOUS and MAP_SHARED, of which only a cgroup counts what no process maps."""
 
 
-def seccomp_filter(counted: bool) -> bytes:
-    """Refuse `REFUSED`, other architectures, new namespaces, sockets of all families but AF_UNIX, limits of other
-    processes, reserved memory (MAP_HUGETLB), and typing into a terminal. counted: whether a cgroup counts memory that
-    processes share; else they are refused it, but for that of files."""
-    load, jump, equal, any_bit, above, give = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
+def seccomp_filter(rules: "tuple[Rule, ...]") -> bytes:
     refuse, absent, kill, allow = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000, 0x7FFF0000
-    namespaces = sum(NAMESPACES.values()) | 0x80  # and that of clocks
-    program = [(load, 0, 0, 4), (equal, 1, 0, 0xC000003E), (give, 0, 0, kill), (load, 0, 0, 0)]
-    program += [(above, 0, 1, 0x40000000), (give, 0, 0, refuse), (equal, 0, 1, 435), (give, 0, 0, absent)]  # clone3
-    program += [(equal, len(REFUSED) - place, 0, number) for place, number in enumerate(REFUSED)]
-    program += [(jump, 0, 0, 1), (give, 0, 0, refuse)]
-    program += [(equal, 0, 4, 56), (load, 0, 0, 16), (any_bit, 0, 1, namespaces), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    for number, only in ((41, 1), (53, 1), (302, 0)):  # socket, socketpair, prlimit: what the first argument may be
-        program += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 1, 0, only), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    program += [(equal, 0, 4, 9), (load, 0, 0, 40), (any_bit, 0, 1, 0x40000), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    if not counted:  # MAP_ANONYMOUS with MAP_SHARED
-        program += [(equal, 0, 5, 9), (load, 0, 0, 40), (any_bit, 0, 2, 0x20), (any_bit, 0, 1, 1), (give, 0, 0, refuse)]
-        program.append((load, 0, 0, 0))
-    program += [(equal, 0, 4, 16), (load, 0, 0, 24), (equal, 0, 1, 0x5412), (give, 0, 0, refuse), (load, 0, 0, 0)]
-    program.append((give, 0, 0, allow))
+    program = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, 0xC000003E), (GIVE, 0, 0, kill), (LOAD, 0, 0, 0)]  # x86-64 alone
+    program += [(ABOVE, 1, 0, NEWEST + 1), (EQUAL, 0, 1, 435), (GIVE, 0, 0, absent)]  # clone3: no filter sees its flags
+    for number, answer in ANSWERED.items():
+        program += [(EQUAL, 0, 1, number), (GIVE, 0, 0, 0x50000 | answer)]
+    program += [(EQUAL, len(REFUSED) - place, 0, number) for place, number in enumerate(REFUSED)]
+    program += [(JUMP, 0, 0, 1), (GIVE, 0, 0, refuse)]
+    for number, *tests in rules:
+        program.append((EQUAL, 0, 2 * len(tests) + 3, number))
+        for place, (half, code, value, refused) in enumerate(tests):
+            far = 2 * (len(tests) - place) - (1 if refused else 0)
+            program += [(LOAD, 0, 0, 16 + 4 * half), (abs(code), far, 0, value) if code > 0 else (-code, 0, far, value)]
+        program += [(JUMP, 0, 0, 1), (GIVE, 0, 0, refuse), (LOAD, 0, 0, 0)]
+    program.append((GIVE, 0, 0, allow))
     return b"".join(
         (code | yes << 16 | no << 24 | value << 32).to_bytes(8, "little") for code, yes, no, value in program
     )
 
 
-FILTER, FILTER_WITHOUT_CGROUP = seccomp_filter(True), seccomp_filter(False)
+FILTER, FILTER_WITHOUT_CGROUP = seccomp_filter(RULES), seccomp_filter((*RULES, UNCOUNTED_MEMORY))
 
 
 def seccomp(program: bytes) -> None:

@@ -27,7 +27,8 @@ GRACE_SECONDS = 5.0
 START_SECONDS = 60.0
 """At most until a sandbox has begun, and until it has ended: a container takes its time for both."""
 FOLDER = str(Path(__file__).parent)
-WRITER = "import pathlib, sys\npath = pathlib.Path(sys.argv[1])\npath.parent.mkdir(parents=True, exist_ok=True)\n"
+WRITER = "import sys\ndel sys.path[0]\nimport pathlib\n"  # not a pathlib.py that a program left in the scratch folder
+WRITER += "path = pathlib.Path(sys.argv[1])\npath.parent.mkdir(parents=True, exist_ok=True)\n"
 WRITER += "path.write_bytes(sys.stdin.buffer.read())"
 
 
