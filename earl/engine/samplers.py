@@ -126,8 +126,8 @@ class Router(Sampler):
 
 
 # `[sampler] engine = "auto"` takes the fastest engine by measurement (`earl bench sampler`, docs/benchmarks.md). On two
-# CPU cores earl's own is 1.3 to 2.3 times as fast as the best other one, for 1M and 5M parameters and 1 to 128 episodes
-# at once. On GPUs, where earl's own does not run, it is vLLM.
+# CPU cores earl's own is 1.15 to 1.89 times as fast as the best other one, for 1M and 5M parameters and 1 to 128
+# episodes at once. On GPUs, where earl's own does not run, it is vLLM.
 
 
 def choose() -> str:
