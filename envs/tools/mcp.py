@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import jsonschema
+import jsonschema_specifications
+import referencing
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
@@ -80,11 +82,18 @@ class Schema:
     """Checks arguments by a JSON schema, as a `TypeAdapter` does by types."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._validator = jsonschema.validators.validator_for(schema)(schema)
+        # The default registry fetches what a schema refers to; this one has the published meta-schemas alone.
+        self._validator = jsonschema.validators.validator_for(schema)(
+            schema, registry=jsonschema_specifications.REGISTRY
+        )
 
     def validate_json(self, text: str) -> Any:
         arguments = json.loads(text)
-        if (error := jsonschema.exceptions.best_match(self._validator.iter_errors(arguments))) is not None:
+        try:
+            error = jsonschema.exceptions.best_match(self._validator.iter_errors(arguments))
+        except referencing.exceptions.Unresolvable as unknown:
+            raise ValueError(f"the tool's schema refers to what it does not hold: {unknown}") from None
+        if error is not None:
             raise ValueError(f"{error.json_path.removeprefix('$.')}: {error.message}")
         return arguments
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 pytestmark = pytest.mark.slow  # a server takes seconds to start
 
-from earl.envs.tools.mcp import McpEnv  # noqa: E402
+from earl.envs.tools.mcp import McpEnv, Schema  # noqa: E402
 from earl.errors import EarlError  # noqa: E402
 
 SERVER = Path(__file__).parent / "mcp_server.py"
@@ -120,3 +120,13 @@ def test_a_call_that_takes_too_long_is_given_up():
 def test_a_server_that_does_not_start_is_refused():
     with pytest.raises(EarlError, match="the MCP server 'no-such-program' cannot be reached: "):
         env_of("no-such-program").known()
+
+
+def test_a_schema_fetches_nothing_that_it_refers_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        schema = Schema({"$ref": f"http://127.0.0.1:{server.getsockname()[1]}/schema.json"})
+        with pytest.raises(ValueError, match="refers to what it does not hold"):
+            schema.validate_json("{}")
+        with pytest.raises(BlockingIOError):
+            server.accept()
