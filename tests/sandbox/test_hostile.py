@@ -148,7 +148,6 @@ WITHOUT_CGROUP = (
     "memory_of_sockets",
     "memory_without_a_first_thread",
     "memory_of_pages_in_a_pipe",
-    "connections_in_a_queue",
     "old_system_calls",
 )
 
