@@ -336,8 +336,8 @@ class Session:
         """Whether it goes on, with this program, on these cores."""
         if not self.alive or not alive(self.process):
             return False
-        if cores:
-            posix.sched_setaffinity(self.process, cores)
+        for thread in threads(self.process) if cores else ():
+            posix.sched_setaffinity(int(thread), cores)
         posix.kill(self.process, _signal.SIGCONT)
         return give(self.control, code)
 
@@ -606,19 +606,21 @@ def held_kib(process: object) -> int:
     """Memory of a process, also where it is swapped out; not that of mapped files, which the system can take back."""
     told = read(f"{process}/status", PROC)
     if "\nVmRSS:" not in told:  # it has ended, or its first thread has, and only other threads tell
-        told = next((more for more in threads_status(process) if "\nVmRSS:" in more), "")
+        others = (read(f"{process}/task/{thread}/status", PROC) for thread in threads(process))
+        told = next((one for one in others if "\nVmRSS:" in one), "")
     rss, files, swap = (told.partition(f"\n{name}:")[2].split(None, 1) for name in ("VmRSS", "RssFile", "VmSwap"))
     return int((rss or "0")[0]) - int((files or "0")[0]) + int((swap or "0")[0])
 
 
-def threads_status(process: object) -> "list[str]":
+def threads(process: object) -> list[str]:
+    """The ids of its threads; none: it has ended."""
     try:
         folder = posix.open(f"{process}/task", posix.O_RDONLY, dir_fd=PROC)
     except OSError:
         return []
     try:
-        return [read(f"{thread}/status", folder) for thread in posix.listdir(folder)]
-    except OSError:  # it has ended since
+        return posix.listdir(folder)
+    except OSError:
         return []
     finally:
         posix.close(folder)

@@ -146,6 +146,8 @@ WITHOUT_CGROUP = (
     "memory_shared_and_let_go",
     "memory_of_zeros",
     "memory_of_sockets",
+    "memory_without_a_first_thread",
+    "memory_of_pages_in_a_pipe",
     "old_system_calls",
 )
 

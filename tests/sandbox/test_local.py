@@ -125,6 +125,42 @@ def test_nothing_but_the_interpreter_stays_of_a_session(sandbox):
     assert int(session(sandbox, "print(n)").text) >= before
 
 
+def test_a_process_whose_first_thread_has_ended_is_ended_too(sandbox):
+    code = "import ctypes, os, threading, time\n"
+    code += "def go():\n  while True: open('alive', 'a').write('x'); time.sleep(0.001)\n"
+    code += "if not os.fork():\n  threading.Thread(target=go).start()\n  ctypes.CDLL(None).syscall(60, 0)\n"
+    session(sandbox, f"{code}time.sleep(0.2)")
+    first = sandbox.exec(["cat", "alive"]).text
+    session(sandbox, "os.kill(-1, 18); time.sleep(0.2)")  # SIGCONT
+    assert sandbox.exec(["cat", "alive"]).text == first != ""
+
+
+def test_a_session_whose_first_thread_has_ended_is_one_until_its_last(sandbox):
+    session(sandbox, "import ctypes, os, threading, time\nx, go = 1, threading.Event()")
+    session(sandbox, "threading.Thread(target=lambda: (go.wait(), time.sleep(0.2), os._exit(3))).start()")
+    assert session(sandbox, "go.set(); ctypes.CDLL(None).syscall(60, 0)").code == 3
+    assert session(sandbox, "print(vars().get('x'))").text.startswith("None")
+
+
+def test_a_file_is_not_written_by_a_module_that_a_program_left(sandbox):
+    sandbox.exec(["sh", "-c", "echo 'import os; os._exit(0)' | tee pathlib.py > os.py"])
+    assert sandbox.write_file("a/b", b"written").ok
+    assert sandbox.exec(["cat", "a/b"]).text == "written"
+
+
+def test_memory_counts_what_is_swapped_out_and_not_what_is_mapped_of_files(tmp_path, monkeypatch):
+    # A fork of 10 MiB; a process of 300 - 100 of files + 50 swapped out; one that has ended, but for a thread of 90.
+    for process, resident, files, swapped in (("1", 15, 5, 0), ("7", 300, 100, 50), ("8/task/9", 90, 0, 0)):
+        (tmp_path / process).mkdir(parents=True)
+        lines = {"VmRSS": resident, "RssFile": files, "VmSwap": swapped}
+        status = "".join(f"\n{name}:\t{mib << 10} kB" for name, mib in lines.items())
+        (tmp_path / process / "status").write_text(f"Name:\tVmRSS: 1{status}\n")
+    (tmp_path / "8" / "status").write_text("Name:\tpython\nState:\tZ (zombie)\n")
+    monkeypatch.setattr(inside, "PROC", os.open(tmp_path, os.O_RDONLY))
+    assert inside.memory_bytes() == (300 - 100 + 50 - 10 + 90 - 10) << 20
+    os.close(inside.PROC)
+
+
 def test_the_server_imports_little():
     # Each of these takes longer than a layer of the sandbox.
     program = local._program("serve")
@@ -335,6 +371,10 @@ def test_a_command_has_the_cores_of_its_action(sandbox):
     program = "import os; print(sorted(os.sched_getaffinity(0)))"
     cores = sorted(os.sched_getaffinity(0))
     own = ActionPool(cores[-1:])
+    session(sandbox, "import os, threading, time\ndef go():\n  while True: time.sleep(0.001)")
+    session(sandbox, "thread = threading.Thread(target=go, daemon=True); thread.start()")
     with own.action("python", (1,)):
         assert sandbox.exec(["python", "-c", program]).text == str(cores[-1:])
+        of_thread = "print(sorted(os.sched_getaffinity(thread.native_id)))"  # not only the first one of a session
+        assert session(sandbox, of_thread).text == str(cores[-1:])
     assert sandbox.exec(["python", "-c", program]).text == str(cores)
