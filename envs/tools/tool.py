@@ -15,11 +15,13 @@ import ast
 import inspect
 import json
 import re
+import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from typing import Any, cast
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -273,9 +275,13 @@ def _json(text: str) -> tuple[Any, str]:
 
 
 def parsed(text: str) -> ast.expr:
+    """Python's expression in a text without comments. Raises SyntaxError, ValueError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd escapes in a string
-        return ast.parse(text, mode="eval").body
+        expression = ast.parse(text, mode="eval").body
+    if "#" in text and any(one.type == tokenize.COMMENT for one in tokenize.generate_tokens(StringIO(text).readline)):
+        raise CallError("illegal: a comment stands beside the call")
+    return expression
 
 
 def _python_call(node: ast.expr) -> WrittenCall:
@@ -286,5 +292,14 @@ def _python_call(node: ast.expr) -> WrittenCall:
     names = [one.arg for one in node.keywords]
     if len({*names}) < len(names):
         raise CallError("illegal: an argument stands twice")
-    ordered = [ast.literal_eval(one) for one in node.args]
-    return node.func.id, ordered, {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+    ordered = [_literal(one) for one in node.args]
+    return node.func.id, ordered, {str(one.arg): _literal(one.value) for one in node.keywords}
+
+
+def _literal(node: ast.expr) -> Any:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Dict):
+            keys = [ast.literal_eval(key) for key in one.keys if key is not None]
+            if len({*keys}) < len(keys):
+                raise CallError("illegal: a key stands twice in an argument")
+    return ast.literal_eval(node)
