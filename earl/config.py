@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from posixpath import normpath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -490,6 +491,14 @@ class SandboxConfig(Section):
     require: list[Literal["seccomp", "landlock", "cgroup"]] = Field(["seccomp", "landlock"])
     """Layers without which no sandbox starts, see `earl doctor`. Namespaces, rlimits and no_new_privs are always
     required."""
+
+    @field_validator("read")
+    @classmethod
+    def _outside_its_own(cls, read: list[str]) -> list[str]:
+        for folder in read:
+            if f"{normpath(folder)}/".lstrip("/").startswith(("tmp/", "scratch/", "proc/")):
+                raise ValueError(f"a sandbox has its own /tmp, /scratch and /proc; copy {folder} to another folder")
+        return read
 
 
 class ToolsConfig(Section):
