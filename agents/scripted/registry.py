@@ -108,7 +108,7 @@ def player(name: str, env: str) -> Any:
         raise EarlError(f"opponent {name!r}: only {searches} take a number; write {base!r} or 'alphabeta:{effort}'")
     strategy = EXACT.get(base, STRATEGIES).get(env if base in EXACT else base)
     if strategy is None:
-        raise EarlError(f"opponent {name!r} needs the whole game tree, {env} is too large; use 'alphabeta:4'")
+        raise EarlError(f"opponent {name!r} plays {', '.join(EXACT[base])}, not {env}; use 'alphabeta:4'")
     if base == "perfect" and env in MIXED:
         return equilibrium.player(epsilon)
     return ScriptedPlayer(strategy, epsilon, solves=base in EXACT)
