@@ -49,14 +49,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=45, help="stop after so many, with what is done by then")
     parser.add_argument("--entries", type=int, default=200_000, help="of the book at most")
     parser.add_argument("--bits", type=int, default=26, help="the table has 2**BITS entries of 8 bytes")
+    parser.add_argument("--part", default="1/1", help="solve a part of the positions, such as 1/2 and 2/2 side by side")
+    parser.add_argument("--books", type=Path, nargs="*", default=[], help="other books to put in first, such as parts")
     parser.add_argument("--out", type=Path, default=solver.BOOK)
     options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
     table, nodes = solver.new_table(options.bits), np.zeros(1, np.int64)
-    if options.out.exists():
-        solver.fill(table, solver.read_book(options.out))
+    for book in (options.out, *options.books):
+        if book.exists():
+            solver.fill(table, solver.read_book(book))
     end = time.monotonic() + 60 * options.minutes
-    for plies, level in reversed(list(enumerate(positions(options.plies)))):
-        solved = 0
+    for plies, whole in reversed(list(enumerate(positions(options.plies)))):
+        level, solved = whole[part - 1 :: parts], 0
         while solved < len(level) and time.monotonic() < end:
             solver.solve(*solver.sides(level[solved]), solver.HIGHEST, 0, table, nodes)
             solved += 1
