@@ -492,13 +492,13 @@ class SandboxConfig(Section):
     """Layers without which no sandbox starts, see `earl doctor`. Namespaces, rlimits and no_new_privs are always
     required."""
 
-    @field_validator("read")
-    @classmethod
-    def _outside_its_own(cls, read: list[str]) -> list[str]:
-        for folder in read:
-            if f"{normpath(folder)}/".lstrip("/").startswith(("tmp/", "scratch/", "proc/")):
-                raise ValueError(f"a sandbox has its own /tmp, /scratch and /proc; copy {folder} to another folder")
-        return read
+    @model_validator(mode="after")
+    def _reads_outside_its_own(self) -> "SandboxConfig":
+        own = ("scratch", "proc") if self.kind in ("docker", "podman") else ("scratch", "proc", "tmp")
+        for folder in self.read:
+            if (first := normpath(folder).lstrip("/").partition("/")[0]) in own:
+                raise ValueError(f"sandbox.read names {folder}; a sandbox has its own /{first}, so copy it elsewhere")
+        return self
 
 
 class ToolsConfig(Section):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from earl.config import Config
+from earl.config import Config, SandboxConfig
 from earl.errors import EarlError
 from earl.recipe import build, load_toml, override
 
@@ -215,3 +215,10 @@ def test_options_grow_with_the_run():
     assert "set env.options.num_operations to a whole number too" in refused(
         {"env": {"name": "arithmetic", "grow": {"num_operations": 10}}}
     )
+
+
+def test_a_container_reads_a_folder_in_tmp_which_other_sandboxes_have_for_themselves():
+    assert SandboxConfig(kind="docker", image="mine", read=["/tmp/data"]).read == ["/tmp/data"]
+    for kind in ("local", "bubblewrap", "nsjail"):
+        with pytest.raises(ValueError, match="names /tmp/data; a sandbox has its own /tmp"):
+            SandboxConfig(kind=kind, read=["/tmp/data"])
