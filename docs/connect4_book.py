@@ -2,6 +2,11 @@
 
     python docs/connect4_book.py --plies 4 --minutes 45
 
+or in parts side by side, which are put together then:
+
+    python docs/connect4_book.py --plies 5 --part 1 --parts 2 --books agents/scripted/connect4.book --out part1
+    python docs/connect4_book.py --plies 5 --books part1 part2
+
 Solves all positions of so many plies, then those of fewer, into a large transposition table that the present book is
 put into first. The new book has the openings among the positions that took long, with what is known of each.
 """
@@ -49,18 +54,20 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=45, help="stop after so many, with what is done by then")
     parser.add_argument("--entries", type=int, default=200_000, help="of the book at most")
     parser.add_argument("--bits", type=int, default=26, help="the table has 2**BITS entries of 8 bytes")
-    parser.add_argument("--part", default="1/1", help="solve a part of the positions, such as 1/2 and 2/2 side by side")
+    parser.add_argument("--part", type=int, default=1, help="of --parts, which are solved side by side")
+    parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--books", type=Path, nargs="*", default=[], help="other books to put in first, such as parts")
     parser.add_argument("--out", type=Path, default=solver.BOOK)
     options = parser.parse_args()
-    part, parts = map(int, options.part.split("/"))
+    if not 1 <= options.part <= options.parts:
+        parser.error(f"--part {options.part} is not within 1 … {options.parts}, which --parts sets")
     table, nodes = solver.new_table(options.bits), np.zeros(1, np.int64)
     for book in (options.out, *options.books):
         if book.exists():
             solver.fill(table, solver.read_book(book))
     end = time.monotonic() + 60 * options.minutes
     for plies, whole in reversed(list(enumerate(positions(options.plies)))):
-        level, solved = whole[part - 1 :: parts], 0
+        level, solved = whole[options.part - 1 :: options.parts], 0
         while solved < len(level) and time.monotonic() < end:
             solver.solve(*solver.sides(level[solved]), solver.HIGHEST, 0, table, nodes)
             solved += 1
