@@ -66,7 +66,10 @@ LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--
         ),
         (["tictactoe", "--set", "algorithm.kl_in=reward"], ["algorithm.kl_in = 'reward' places a divergence"]),
         (["tictactoe", "--set", "model.cells=XX"], ["model.cells", "have to be different characters of ASCII"]),
-        (["table", "--set", 'sandbox.read=["/data","/tmp/x/"]'], ["sandbox.read", "names /tmp/x/; a sandbox has its own /tmp, so copy it"]),
+        (
+            ["table", "--set", 'sandbox.read=["/data","/tmp/x/"]'],
+            ["sandbox.read", "names /tmp/x/; a sandbox has its own /tmp, so copy it"],
+        ),
         (["table", "--set", 'sandbox.read=["//data/../proc"]'], ["sandbox.read", "its own /proc"]),
         (
             ["tictactoe", "--set", "model.cells=XO", "--set", "model.alphabet=unicode"],
