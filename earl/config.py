@@ -55,7 +55,7 @@ class EvaluateConfig(Section):
     """Raise an alarm when the mean fraction of lost games exceeds that of the best weights by this much; absent:
     never."""
     return_to_best: bool = False
-    """At that alarm, continue from the best weights."""
+    """At that alarm, continue from the best weights, at half the learning rate."""
     patience: int = Field(0, ge=0)
     """End the run early once the best weights lose to no reply (`exact`, against `any`) and this many later evaluations
     found no weights that win more; 0: run all steps."""

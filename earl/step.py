@@ -13,7 +13,6 @@ from pydantic import TypeAdapter, ValidationError
 from earl import evaluation
 from earl.agents.scripted.registry import RUN
 from earl.algorithms.imitation import distillation_weight
-from earl.algorithms.rae import Baselines
 from earl.config import Config
 from earl.context.limit import ContextWatch, growth_of
 from earl.context.track import tokens_by_turn
@@ -61,6 +60,7 @@ class Progress:
     """With a pool: steps of the last two scheduled checkpoints, of which the last may not be written yet."""
     pool: tuple[int, ...] = ()  # steps of those that are opponents
     collapsed: bool = False  # whether learning is to go on from the best weights
+    returns: int = 0  # how often it did; each time halves the learning rate
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
@@ -163,7 +163,7 @@ def step_of(run: OpenRun, progress: Progress, clock: Clock) -> StepRecord:
     if run.pipeline.learned(groups):
         run.layouts.choose_layout("update", step, clock)
         weight = _distillation(run.config, progress, record.metrics["reward"])
-        learn = partial(_learn, run.pipeline, groups, step - warm, clock, progress.baselines, weight)
+        learn = partial(_learn, run.pipeline, groups, step - warm, clock, progress, weight)
         batch, stats = run.layouts.run_with_oom_retry("update", step, learn)
         _count_skipped(run, progress, stats)
         progress.baselines = run.pipeline.baselines_after(progress.baselines, groups)
@@ -200,15 +200,15 @@ def _warn(run: OpenRun, progress: Progress, metrics: Mapping[str, float]) -> Non
 
 
 def _learn(
-    pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock, baselines: Baselines, distillation: float
+    pipeline: StepPipeline, groups: PlayedGroups, step: int, clock: Clock, progress: Progress, distillation: float
 ) -> tuple[Any, dict[str, float]]:
     """The stages after rollout; `step` counts the steps of reinforcement learning from 1."""
     with clock("dispatch"):
         rows = pipeline.dispatch(groups, step)
     with clock("prepare"):
-        batch = pipeline.prepare(groups, rows, baselines)
+        batch = pipeline.prepare(groups, rows, progress.baselines)
     with clock("update"):
-        return batch, pipeline.update(batch, step, distillation) | {**pipeline.costs}
+        return batch, pipeline.update(batch, step, distillation, 0.5**progress.returns) | {**pipeline.costs}
 
 
 def _distillation(config: Config, progress: Progress, reward: float) -> float:

@@ -139,14 +139,15 @@ def _watch_collapse(run: OpenRun, progress: Progress, results: Sequence[MatchRes
     fault = f"more than {rule.collapse:g} of the games that the weights of step {best} did not lose are lost"
     cure = "evaluate.return_to_best = true would go back to them"
     if rule.return_to_best:
-        cure = "learning goes on from these"
+        cure = f"learning goes on from these, at {0.5 ** (progress.returns + 1):g} of the recipe's learning rate"
     run.journal.event(progress.step, "collapse", f"{fault}; {cure}")
 
 
 def _return_to_best(run: OpenRun, progress: Progress, peers: Peers) -> None:
-    """Learn on from the best weights, with the optimizer's state and the baselines of then."""
+    """Learn on from the best weights, with the optimizer's state and the baselines of then, at half the step size."""
     best = _restore_best(run, progress, peers)
     progress.baselines, progress.collapsed = Progress.restored(best.state).baselines, False
+    progress.returns += 1
     _sync(run, progress.step)
 
 

@@ -238,9 +238,10 @@ class StepPipeline:
         self._limit = tokens
         self.players.limit(tokens)
 
-    def update(self, batch: Any, step: int, distillation: float = 0.0) -> dict[str, float]:
-        """Learn from a batch; `step` counts RL steps from 1."""
-        update = replace(self._update(step), distillation=distillation)
+    def update(self, batch: Any, step: int, distillation: float = 0.0, rate_share: float = 1.0) -> dict[str, float]:
+        """Learn from a batch; `step` counts RL steps from 1; rate_share: of the step's learning rate."""
+        update = self._update(step)
+        update = replace(update, distillation=distillation, learning_rate=update.learning_rate * rate_share)
         stats = self.learner.update(batch, self.algorithm, update)
         return stats | self._kl_stats | {"learning_rate": update.learning_rate, "entropy_weight": update.entropy}
 

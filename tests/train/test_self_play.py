@@ -9,7 +9,7 @@ from earl.cli.training import continued
 from earl.errors import EarlError
 from earl.matches import MatchResult
 from earl.placement.pipeline import StepPipeline
-from earl.runs.store import Store
+from earl.runs.store import Store, read_numbers
 from earl.runs.trajectories import path_of, read_whole
 
 SELF_PLAY = {
@@ -117,11 +117,15 @@ def alarms(folder):
 @pytest.mark.parametrize("returns", [False, True])
 def test_a_collapse_raises_an_alarm_and_leads_back_to_the_best(returns, tiny, new_run, carry_on, lost, weights):
     # Steps 0 … 6: the best is that of step 4 with 0.2; 0.45 at step 5 is no more than 0.3 above it, 0.6 at step 6 is.
-    lost(0.9, 0.9, 0.9, 0.9, 0.2, 0.45, 0.6, 0.2)
-    config = tiny(evaluate={**COLLAPSE, "return_to_best": returns}, run={"steps": 5, "checkpoint_every": 1})
+    lost(0.9, 0.9, 0.9, 0.9, 0.2, 0.45, 0.6, 0.6, 0.2)
+    rule, run = {**COLLAPSE, "return_to_best": returns}, {"steps": 6, "checkpoint_every": 1}
+    config = tiny(evaluate=rule, run=run, learner={"learning_rate": 4e-4, "final_learning_rate": 4e-4})
     folder = new_run(config)
     carry_on(folder, config)
-    assert alarms(folder) == [6]
+    assert alarms(folder) == [6, 7]
+    rates = dict(read_numbers(folder.database).metrics["learning_rate"])
+    halved = [1, 1, 0.5, 0.25] if returns else [1, 1, 1, 1]
+    assert [rates[step] for step in range(5, 9)] == [4e-4 * part for part in halved]
     best = load_file(folder.checkpoints / "step-000004" / "model.safetensors")["lm_head.weight"]
     assert torch.equal(weights[7], best) is returns
     assert torch.equal(weights[5], best)  # the step after the best begins there anyway
