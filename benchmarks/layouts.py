@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,12 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "tied": {"tied": True},
     "recompute": {"recompute": True},
     "lora": {"lora_rank": 4},
+    "reference": {"reference": True},
     "experts": {"experts": True},
     "experts, recompute": {"experts": True, "recompute": True},
 }
-"""Settings of the learner, whether the output layer shares the embeddings' weights, and whether the model is a mixture
-of experts."""
+"""Settings of the learner, whether the output layer shares the embeddings' weights, whether the model is a mixture of
+experts, and whether the reference is a wider model."""
 
 
 def run(updates: int = 20, variants: Sequence[str] = tuple(VARIANTS)) -> dict[str, Any]:
@@ -108,6 +110,7 @@ def _rank(
     """One process of a layout: the statistics of each variant. It resumes the checkpoint of its first update in
     `folder`, and leaves the next one."""
     torch.set_num_threads(1)
+    _wider()  # of processes that have joined, transformers lets one alone save a model
     os.environ["GLOO_SOCKET_IFNAME"] = seat.interface
     with joined_mesh(seat.process, layout, seat.address, port) as mesh:
         losses = []
@@ -173,7 +176,19 @@ def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:
     torch.manual_seed(0)
     experts = EXPERTS if own.pop("experts", False) else {}
     made = policy({**MODEL, **experts, "tie_word_embeddings": own.pop("tied", False)})
-    return Learner(made, LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
+    other = ranks.frozen(_wider().name, LearnerConfig()) if own.pop("reference", False) else None
+    learner = Learner(made, LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
+    learner.state.other = other
+    return learner
+
+
+@cache
+def _wider() -> tempfile.TemporaryDirectory[str]:
+    """A folder with a wider model."""
+    folder = tempfile.TemporaryDirectory()
+    torch.manual_seed(1)
+    policy({**MODEL, "hidden_size": 2 * MODEL["hidden_size"]}).save(Path(folder.name))
+    return folder
 
 
 def _away(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:

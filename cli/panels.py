@@ -199,6 +199,7 @@ def _scores(run: RunNow) -> dict[str, list[tuple[float, float]]]:
 
 
 SIGNALS = {
+    "won": percent,
     "illegal_replies": percent,
     "zero_variance_groups": percent,
     **dict.fromkeys(("turns", "entropy", "loss", "grad_norm", "learning_rate", "kl_to_sampler"), short),

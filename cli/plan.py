@@ -154,9 +154,11 @@ def questions(given: Options) -> list[Question]:
     if given.engine not in ENGINES:
         raise unknown("engine", given.engine, ENGINES)
     config, (name, shape), kinds = recipe(given), shape_named(given.model), _kinds(given.hardware)
-    precision = Precision(given.weights, given.kv_cache)
+    precision, engine = Precision(given.weights, given.kv_cache), ENGINES[given.engine]
+    other = config.algorithm.reference
+    reference = None if other is None else shape_named(other)[1]
     clusters = [of_gpus(gpus, kinds) for gpus in given.gpus]
-    asked = [question(config, name, shape, cluster, precision, ENGINES[given.engine], given) for cluster in clusters]
+    asked = [question(config, name, shape, one, precision, engine, given, reference) for one in clusters]
     if given.measured is None:
         return asked
     if len(asked) > 1:

@@ -231,7 +231,7 @@ def _is_finished(job: TrainingJob) -> str:
 # Progress: a bar on a terminal, else a line per evaluation; lines are also written to log.txt.
 
 SHOWN = {"reward": "reward {:.2f}", "illegal_replies": "illegal {:.1%}", "warm_start/loss": "imitation loss {:.2f}"}
-SAID = ("limit", "forecast", "profile", "skipped", "idle", "fault", "guard", "finish")
+SAID = ("limit", "forecast", "profile", "skipped", "idle", "fault", "guard", "collapse", "finish")
 """Kinds of events that are printed at once; others are printed elsewhere, or are only in the report."""
 
 

@@ -174,6 +174,9 @@ class AlgorithmConfig(Section):
     """Its weight at the last step; absent: constant."""
     kl: float = Field(0.0, ge=0)
     """Weight of the KL divergence to the reference, the model as it was when RL began."""
+    reference: str | None = None
+    """Folder or hub id of another reference, of any size but with the same tokens. With `kl_estimator = "k2"` this is
+    on-policy distillation by reverse KL per token (arXiv 2306.13649)."""
     reset_reference: int | None = Field(None, ge=1)
     """Replace the reference by the current policy every this many steps of reinforcement learning; absent: never."""
     kl_in: Literal["loss", "reward"] = "loss"

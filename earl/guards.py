@@ -32,7 +32,7 @@ def idleness(config: Config, metrics: Mapping[str, float]) -> str:
             + "; a new model that has imitated nothing writes at random: give the environment a random_action, or name "
             "chats in warm_start.data, and set warm_start.steps" * new
         )
-    if metrics["zero_variance_groups"] == 1 and _needs_groups(config):
+    if metrics["zero_variance_groups"] == 1 and metrics["won"] < 1 and _needs_groups(config):
         cure = "make the task easier or harder by opponents or options of [env], or set algorithm.name to 'ppo'"
         return f"within every group all episodes earned the same ({reward} on average), every advantage is 0: {cure}"
     if metrics.get("grad_norm") == 0:
@@ -49,9 +49,14 @@ def _needs_groups(config: Config) -> bool:
 
 GUARD = "guard"
 """The kind of event that says what the last steps show."""
-WATCHED = ("reward", "illegal_replies", "zero_variance_groups", "clip_fraction", "entropy", "context/episode/mean")
+WATCHED = (
+    *("reward", "won", "illegal_replies", "zero_variance_groups"),
+    *("clip_fraction", "entropy", "context/episode/mean"),
+)
 WINDOW, PART = 20, 5
 """Steps that are looked back at; the first and the last of them that are averaged and compared."""
+SOLVED = 0.95
+"""Share of the episodes that are won, above which a policy that no longer explores is no fault."""
 REWARDS = 100.0
 """A larger mean reward is out of the range that losses, clipping of gradients and value heads are made for."""
 
@@ -76,13 +81,14 @@ def warnings_of(config: Config, history: History) -> dict[str, str]:
     illegal, flat, clipped = (means[name] for name in ("illegal_replies", "zero_variance_groups", "clip_fraction"))
     entropy, length = means["entropy"], means["context/episode/mean"]
     better = earns > earned + 1e-3 * max(1.0, abs(earned))
+    fine = better or means["won"][1] > SOLVED
     warnings = {}
     if illegal[1] > 0.25 and illegal[1] >= illegal[0]:
         warnings["illegal"] = (
             f"{illegal[1]:.0%} of replies are illegal, no fewer than {WINDOW} steps ago: lower agent.forfeit_reward, "
             "lengthen the warm start (warm_start.steps), or tell the rules (agent.instructions)"
         )
-    if flat[1] > 0.95 and _needs_groups(config) and not better:
+    if flat[1] > 0.95 and _needs_groups(config) and not fine:
         warnings["variance"] = (
             f"in {flat[1]:.0%} of the groups of the last {PART} steps all episodes earned the same, and taught "
             "nothing: make the task harder or easier ([env]), or rollout.group_size larger"
@@ -92,7 +98,7 @@ def warnings_of(config: Config, history: History) -> dict[str, str]:
             f"the bound of the ratio holds {clipped[1]:.0%} of the tokens, which are then not learned from: lower "
             "learner.learning_rate, learner.epochs or learner.minibatches, or raise algorithm.options.clip"
         )
-    if entropy[1] < 0.1 * entropy[0] and not better:
+    if entropy[1] < 0.1 * entropy[0] and not fine:
         warnings["entropy"] = (
             f"the entropy fell from {entropy[0]:.3g} to {entropy[1]:.3g} nats a token in {WINDOW} steps and the reward "
             "did not rise: lower learner.learning_rate or raise algorithm.entropy, from a checkpoint before it"

@@ -9,7 +9,7 @@ from earl.guards import PART, WATCHED, WINDOW, append_numbers, warnings_of
 from earl.recipe import build
 
 STEADY = {
-    **{"reward": 0.3, "illegal_replies": 0.02, "zero_variance_groups": 0.4},
+    **{"reward": 0.3, "won": 0.4, "illegal_replies": 0.02, "zero_variance_groups": 0.4},
     **{"clip_fraction": 0.05, "entropy": 0.2, "context/episode/mean": 60.0},
 }
 
@@ -49,6 +49,11 @@ def test_each_fires_on_its_planted_history_and_says_what_to_do(name):
 @pytest.mark.parametrize("name", ["variance", "entropy", "length"])
 def test_what_comes_with_a_rising_reward_is_no_fault(name):
     assert warnings_of(config(), history(**PLANTED[name], reward=(0.1, 0.8))) == {}
+
+
+@pytest.mark.parametrize("name", ["variance", "entropy"])
+def test_a_policy_that_wins_nearly_always_needs_to_explore_no_more(name):
+    assert warnings_of(config(), history(**PLANTED[name], won=(0.9, 1.0))) == {}
 
 
 def test_trends_wait_for_a_whole_window_and_a_reward_does_not():

@@ -247,7 +247,7 @@ class Learner:
         """Log-probs [T] of the targets at rows.mask; each process scores its share.
 
         Args:
-            reference: use the model as it was at the first such call.
+            reference: use the reference, by default the model as it was at the first such call.
             temperature: in place of the sampler's; the distribution is then not truncated.
             part: which rows of the step these are; None: all of them.
         """
@@ -353,8 +353,11 @@ class Learner:
 
 def make_learner(config: Config, policy: Policy, ranks: Ranks) -> Learner:
     """The learner of a recipe, spread over `ranks`."""
-    values = algorithm_of(config).needs_values
-    return Learner(policy, config.learner, config.rollout.temperature, ranks, values, Truncation.of(config.rollout))
+    values, reference = algorithm_of(config).needs_values, config.algorithm.reference
+    made = Learner(policy, config.learner, config.rollout.temperature, ranks, values, Truncation.of(config.rollout))
+    if reference is not None:
+        made.state.other = ranks.frozen(reference, config.learner)
+    return made
 
 
 def _token_inputs(batch: Batch, scores: Scores) -> TokenInputs:

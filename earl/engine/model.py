@@ -18,13 +18,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from earl.agents.chat import stop_ids
-from earl.config import ModelConfig
+from earl.config import Config, ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.checkpoint_tensors import Stored, check_finite
 from earl.engine.sharding.tensor_parallel import indivisible
 from earl.engine.source import folder_of, known_shape
 from earl.envs.base import CHARACTERS
-from earl.errors import EarlError, outside
+from earl.errors import EarlError, outside, setting
 from earl.parallel.memory import ModelShape
 
 CONTROL = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
@@ -139,6 +139,15 @@ def shape(config: ModelConfig) -> ModelShape:
     model that earl can train."""
     known = None if config.path is None else known_shape(config.path)
     return known or shape_of(_without_weights(config))
+
+
+def reference_shape(config: Config) -> ModelShape | None:
+    """The shape of the model that `algorithm.reference` names. Raises EarlError as `shape` does."""
+    path = config.algorithm.reference
+    if path is None:
+        return None
+    with setting("algorithm.reference"):
+        return shape(ModelConfig(path=path))
 
 
 def _without_weights(config: ModelConfig) -> Any:

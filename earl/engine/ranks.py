@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from earl.config import LearnerConfig
 from earl.engine.checkpoint_tensors import TensorPart, bundles
 from earl.engine.lora import adapt, initial_factor, is_factor
-from earl.engine.model import Policy, recompute
+from earl.engine.model import Policy, load, recompute
 from earl.engine.score import Scorer
 from earl.errors import EarlError
 from earl.parallel.layout import Axis, Box, Layout
@@ -44,6 +44,9 @@ class Ranks(Protocol):
 
     def twin(self, scorer: Scorer) -> Scorer:
         """A frozen copy of the current `place` result."""
+
+    def frozen(self, path: str, learner: LearnerConfig) -> Scorer:
+        """This process's part of another model, which is not trained."""
 
     def add(self, values: Tensor) -> Tensor:
         """The sum over all shares, in host memory."""
@@ -109,6 +112,9 @@ class Replicas(Ranks):
 
     def twin(self, scorer: Scorer) -> Scorer:
         return copy.deepcopy(scorer).requires_grad_(False)
+
+    def frozen(self, path: str, learner: LearnerConfig) -> Scorer:
+        return Scorer(load(path).model).requires_grad_(False)
 
     def add(self, values: Tensor) -> Tensor:
         return self._peers.add(values)

@@ -64,6 +64,7 @@ class TrainState:
             weight_decay=learner.weight_decay,
             fused=True,
         )
+        self.other: Scorer | None = None  # a reference that the recipe names, and no checkpoint holds
         self.frozen: Scorer | None = None
         self._frozen_named: dict[str, nn.Parameter] = {}
         self._frozen_adapters: dict[str, Tensor] = {}  # all that of a reference with adapters differs
@@ -80,7 +81,11 @@ class TrainState:
 
     @contextmanager
     def reference(self) -> Iterator[Scorer]:
-        """The model as it was the first time: a frozen copy, or the model itself with the adapters that it had then."""
+        """The model that the recipe names, or this one as it was the first time: a frozen copy, or the model itself
+        with the adapters that it had then."""
+        if self.other is not None:
+            yield self.other
+            return
         if not self.adapted:
             yield self._freeze()
             return
@@ -245,8 +250,8 @@ class TrainState:
         self._scorer.to(device)
         if not self._config.offload:
             self._move_moments(device)
-            if self.frozen is not None:
-                self.frozen.to(device)
+            for reference in filter(None, (self.frozen, self.other)):
+                reference.to(device)
         if hosted and torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -86,6 +86,8 @@ class CostModel:
     """Of the link between a host and the others, in one direction: that of the EARL paper's testbed."""
     pipelines: bool = False
     """Whether a copy of the engine may reach over several hosts: a plan's may, a run's own samplers do not."""
+    reference: ModelShape | None = None
+    """Of the model that `algorithm.reference` names."""
     measured: Recalibration | None = None
     """Of the samplers, by a user's measurements; None: by the tables alone."""
     scale: dict[Stage, float] = field(default_factory=dict)
@@ -239,6 +241,7 @@ class CostModel:
             recompute=choice.recompute,
             offload=choice.offload,
             on_host=self.on_host,
+            other=self.reference,
         )
 
     # What it takes.
@@ -281,12 +284,14 @@ class CostModel:
         return work.responses * work.reply_tokens
 
     @property
-    def passes(self) -> int:
-        """Passes without gradients that prepare experience: of the reference, of values, for the correction."""
+    def passes(self) -> float:
+        """Passes without gradients that prepare experience: of the reference, of values, for the correction. That of
+        another reference counts by its size."""
         corrects = self.config.algorithm.correction != "none"
         if "correction" not in self.config.algorithm.model_fields_set:
             corrects = policies_differ(self.config, self.software is not OWN, self.dtype)  # as a run decides
-        return (self.config.algorithm.kl > 0) + self._needs_values + corrects
+        compared = self.reference.parameters / self.shape.parameters if self.reference else 1.0
+        return compared * (self.config.algorithm.kl > 0) + self._needs_values + corrects
 
     @property
     def _needs_values(self) -> bool:

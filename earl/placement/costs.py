@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from earl.config import Config, LearnerConfig
+from earl.engine.model import reference_shape
 from earl.parallel.cost_model import OWN, CostModel
 from earl.parallel.hardware import of_gpus
 from earl.parallel.layout import Choice, Layout, Stage, learner_layout
@@ -18,7 +19,7 @@ def costs_of(config: Config, shape: ModelShape) -> CostModel:
     cluster = of_gpus(place.gpus) if place.gpus else inventory(place.address) if place.address else here(0)
     engine = config.sampler.engine
     served = engine == "vllm" or (engine == "auto" and cluster.gpus > 0)
-    return CostModel(config, shape, cluster, VLLM if served else OWN)
+    return CostModel(config, shape, cluster, VLLM if served else OWN, reference=reference_shape(config))
 
 
 def candidates(costs: CostModel) -> dict[Stage, Sequence[Choice]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from earl.config import Config
 from earl.errors import EarlError
@@ -139,9 +139,11 @@ def question(
     precision: Precision,
     software: Software,
     wish: Wish,
+    reference: ModelShape | None = None,
 ) -> Question:
     """Check a user's options, and complete them. Raises EarlError for lists, contexts or splits that cannot be planned
-    for; every context has to hold the prompt and at least one written token."""
+    for; every context has to hold the prompt and at least one written token. reference: what `algorithm.reference`
+    names."""
     least = max((wish.prompt_tokens or 0) + 1, wish.reply_tokens or 0)
     lengths = contexts(wish, shape, model, [own for own in recipe_contexts(config) if own >= least])
     for option, count, least in (("--prompt-tokens", wish.prompt_tokens, 1), ("--reply-tokens", wish.reply_tokens, 0)):
@@ -153,4 +155,4 @@ def question(
     loads, layouts = responses(wish.responses), tps(wish.tps, shape, cluster, model)
     read, written = wish.prompt_tokens, wish.reply_tokens
     costs = CostModel(config, shape, cluster, software, precision, read, written, wish.network_gbps, pipelines=True)
-    return Question(model, costs, lengths, loads, layouts)
+    return Question(model, replace(costs, reference=reference), lengths, loads, layouts)

@@ -13,6 +13,7 @@ from typing import Any
 
 from earl.config import Config
 from earl.dispatch.predicted_cost import load_at
+from earl.engine.model import reference_shape
 from earl.engine.samplers import check_alone
 from earl.engine.source import folder_of, is_here, known_shape
 from earl.errors import EarlError, setting
@@ -111,7 +112,8 @@ def _allowed(found: ClusterSpec, asked: ClusterSpec) -> ClusterSpec:
 
 def costs_at(config: Config, shape: ModelShape, site: Site) -> CostModel:
     cluster = site.cluster if site.gpus else replace(site.cluster, gpus=0, device=None)
-    return CostModel(config, shape, cluster, VLLM if site.engine == "vllm" else OWN)
+    served = VLLM if site.engine == "vllm" else OWN
+    return CostModel(config, shape, cluster, served, reference=reference_shape(config))
 
 
 def longest_load(config: Config, shape: ModelShape) -> Load:
@@ -200,7 +202,7 @@ def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
     config, own = costs.config, current_choice(costs.config, "update")
     if config.placement.kind != "embedded":
         return costs.learner_peak(own, costs.largest(load))
-    return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True))
+    return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True, other=costs.reference))
 
 
 def _sampler_bytes(costs: CostModel, load: Load, copies: int) -> dict[str, int]:
@@ -388,7 +390,7 @@ def ceiling_of(config: Config, shape: ModelShape, site: Site) -> int:
 
 def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
     """Approximate size of a checkpoint: weights, two moments, the reference, the tokenizer."""
-    copies = 3 + (config.algorithm.kl > 0)
+    copies = 3 + (config.algorithm.kl > 0 and config.algorithm.reference is None)
     path, beside = config.model.path, SMALL_TOKENIZER_BYTES
     if path is not None and (known_shape(path) is None or is_here(path)):
         files = folder_of(path, weights=False).glob("*token*")

@@ -15,7 +15,7 @@ from earl.errors import EarlError, setting
 from earl.parallel.cost_model import policies_differ
 from earl.preflight import placement
 from earl.preflight.placement import Placed, Site
-from earl.preflight.prompts import check_batches, check_environment, check_prompts, check_tools
+from earl.preflight.prompts import check_batches, check_environment, check_prompts, check_reference, check_tools
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.
@@ -100,6 +100,7 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
         if config.context.automatic:
             config = config.changed(context={"ceiling": placement.ceiling_of(config, shape, site)})
         speaker = _speaker(config, site, dry)
+        check_reference(config, speaker)
         found = [check_prompts(one, speaker, shape) for one in config.each_env()]
         first = max((tokens for tokens in found if tokens is not None), default=None)
     return RunPlan(config, shape.parameters, first, size, placed)

@@ -52,7 +52,7 @@ def key_of(config: Config, shape: ModelShape) -> dict[str, Any]:
         "engine": engine_of(config),
         "learner_devices": place.ranks,
         "sampler_devices": place.samplers * config.sampler.tp,
-        "reference": config.algorithm.kl > 0,
+        "reference": config.algorithm.reference or config.algorithm.kl > 0,
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from earl.context.track import context_metrics
 from earl.matches import MatchResult
-from earl.trajectory import FAULTS, FORFEITS, PlayedGroups, StopReason, ToolCall, Trajectory
+from earl.trajectory import FAULTS, FORFEITS, Outcome, PlayedGroups, StopReason, ToolCall, Trajectory
 
 
 def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
@@ -24,6 +24,7 @@ def episode_metrics(groups: PlayedGroups) -> dict[str, float]:
     return {
         "episodes": float(len(trajectories)),
         "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),
+        "won": _share(trajectory.outcome is Outcome.WIN for trajectory in trajectories),
         "turns": replies / len(trajectories),
         "illegal_replies": sum(t.illegal for t in trajectories) / max(1, replies),
         "zero_variance_groups": _share(len({t.reward for t in group.trajectories}) == 1 for group in groups),

@@ -65,6 +65,14 @@ LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--
             ["algorithm.kl_in = 'reward' with episodes that a limit cut off", "set context.learn_truncated to true"],
         ),
         (["tictactoe", "--set", "algorithm.kl_in=reward"], ["algorithm.kl_in = 'reward' places a divergence"]),
+        (
+            ["tictactoe", "--set", "algorithm.reference=x"],
+            ["algorithm.reference = 'x' sets the reference of a divergence"],
+        ),
+        (
+            ["tictactoe", "--set", "algorithm.reference=nowhere", "--set", "algorithm.kl=0.1"],
+            ["algorithm.reference: no model at 'nowhere'"],
+        ),
         (["tictactoe", "--set", "model.cells=XX"], ["model.cells", "have to be different characters of ASCII"]),
         (
             ["table", "--set", 'sandbox.read=["/data","/tmp/x/"]'],

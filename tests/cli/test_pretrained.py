@@ -96,7 +96,7 @@ def test_a_run_that_learns_nothing_says_so_at_once_and_at_its_end(earl: Callable
 
 
 GOOD = {
-    **{"reward": 0.25, "illegal_replies": 0.1, "zero_variance_groups": 0.5, "grad_norm": 0.1},
+    **{"reward": 0.25, "won": 0.25, "illegal_replies": 0.1, "zero_variance_groups": 0.5, "grad_norm": 0.1},
     **{"stop/context_limit": 0.1, "stop/truncated_turn": 0.1},
 }
 
@@ -112,6 +112,7 @@ def made(**sections: dict) -> Config:
         ({"illegal_replies": 1.0, "zero_variance_groups": 1.0}, "grpo", "not one reply was legal in tictactoe"),
         ({"stop/context_limit": 0.75, "stop/truncated_turn": 0.25}, "grpo", "every episode was cut off"),
         ({"zero_variance_groups": 1.0}, "grpo", "within every group all episodes earned the same (0.25 on average)"),
+        ({"zero_variance_groups": 1.0, "won": 1.0}, "grpo", ""),  # nothing is left to learn
         ({"zero_variance_groups": 1.0}, "ppo", ""),  # it has a baseline of its own
         ({"grad_norm": 0.0}, "grpo", "the gradient is 0 (learner.learning_rate = 0.001, reward 0.25)"),
     ],

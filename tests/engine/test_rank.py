@@ -9,7 +9,7 @@ import torch
 
 from earl.benchmarks.layouts import drawn, free_port, trained
 from earl.config import LearnerConfig
-from earl.engine.learner import Learner
+from earl.engine.learner import Learner, make_learner
 from earl.engine.model import make
 from earl.engine.ranks import Replicas
 from earl.engine.sharding.mesh import joined_mesh
@@ -17,6 +17,7 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.peers import Peers
 from earl.placement.ray.actor_setup import sharded_learner
+from earl.rollout.synthetic import advantages_of
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +61,24 @@ def test_everything_that_was_moved_away_comes_back(mesh, tiny):
 def test_whole_copies_do_not_compute_in_16_bits(small):
     with pytest.raises(EarlError, match="is for a sharded learner"):
         Replicas(Peers()).place(small(), LearnerConfig(dtype="bfloat16"), values=False)
+
+
+OTHER = {"hidden": 48, "layers": 3, "heads": 3, "head_dim": 16, "intermediate": 64}
+
+
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_another_reference_scores_by_its_own_weights_and_is_in_no_checkpoint(mesh, tiny, tmp_path, lora_rank):
+    other = make(tiny(model=OTHER).model, seed=3)
+    other.save(tmp_path / "other")
+    named = {"kl": 0.1, "reference": str(tmp_path / "other")}
+    config = tiny(algorithm=named, learner={"lora_rank": lora_rank})
+    rows = drawn(0)
+    expected = Learner(other, LearnerConfig(), 1.0, Replicas(Peers()), False).logprobs(rows)
+    for number, learner in enumerate(
+        [sharded_learner(config, mesh), make_learner(config, make(config.model, 0), Replicas(Peers()))]
+    ):
+        known = learner.complete(rows, advantages_of(rows, False, 0), reference=True).reference
+        assert np.allclose(known, expected, atol=1e-5)
+        assert not np.allclose(learner.logprobs(rows), expected, atol=1e-2)
+        learner.snapshot()(tmp_path / str(number))
+        assert (tmp_path / str(number) / "reference").exists() == bool(lora_rank)  # the base of the adapters

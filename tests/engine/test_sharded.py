@@ -31,7 +31,7 @@ def test_every_layout_has_the_losses_of_one_process(measured):
     measured, tried = measured
     axes = ("variant", "dp", "tp", "cp", "ep", "replicas")
     differences = {tuple(row[axis] for axis in axes): row["difference"] for row in measured["losses"]}
-    assert len(differences) == 4 * tried["LAYOUTS"] + 2 * tried["SPREAD"]  # 4 variants, and 2 of a mixture
+    assert len(differences) == 5 * tried["LAYOUTS"] + 2 * tried["SPREAD"]  # 5 variants, and 2 of a mixture
     assert max(differences.values()) < 1e-5, differences
 
 

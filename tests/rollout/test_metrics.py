@@ -24,6 +24,7 @@ def test_episode_metrics(played):
     assert numbers["episodes"] == 4
     # Returns 0.75, 0.25 - 1, -1, -1: together -2.
     assert numbers["reward"] == pytest.approx(-0.5)
+    assert numbers["won"] == 0.25
     # Turns 3, 2, 1, 1; replies that broke the rule 0, 1, 1, 1.
     assert numbers["turns"] == pytest.approx(7 / 4)
     assert numbers["illegal_replies"] == pytest.approx(3 / 7)

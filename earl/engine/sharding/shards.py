@@ -16,16 +16,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from earl.config import LearnerConfig
+from earl.config import LearnerConfig, ModelConfig
 from earl.dispatch.weights import Weight, WeightPiece, regrouping
-from earl.engine.checkpoint_tensors import TensorPart, TensorSource
+from earl.engine.checkpoint_tensors import Stored, TensorPart, TensorSource
 from earl.engine.lora import adapt, base_name, initial_factor, is_factor
-from earl.engine.model import Policy, layers, make_buffers, meta_model, recompute, shape_of
+from earl.engine.model import Policy, layers, make_buffers, meta_model, meta_policy, recompute, shape_of
 from earl.engine.ranks import Ranks, gradient_of
 from earl.engine.score import Scorer, own_name
 from earl.engine.sharding.expert_parallel import expert_layers, spread
 from earl.engine.sharding.mesh import Mesh
 from earl.engine.sharding.tensor_parallel import gathered, split
+from earl.engine.source import folder_of
 from earl.parallel.layout import EXPERTS, Axis, check_shared, chunk
 
 
@@ -42,10 +43,10 @@ class Shards(Ranks):
         self._root: Any = None
         self._made: tuple[Any, LearnerConfig] | None = None
 
-    def place(self, policy: Policy, learner: LearnerConfig, values: bool) -> Scorer:
+    def place(self, policy: Policy, learner: LearnerConfig, values: bool, frozen: bool = False) -> Scorer:
         """Build the policy's model without weights, split it, and read this process's part of the weights."""
         self._made = policy.model.config, learner
-        scorer = self._root = self._built(values, frozen=False)
+        scorer = self._root = self._built(values, frozen)
         weights = {} if self._stored else policy.model.state_dict()
         for name, parameter in scorer.model.named_parameters():
             box, shape = self.box(name, parameter)
@@ -66,6 +67,10 @@ class Shards(Ranks):
         for own, other in zip(frozen.parameters(), scorer.parameters(), strict=True):
             self.local(own).copy_(self.local(other.detach()))
         return frozen
+
+    def frozen(self, path: str, learner: LearnerConfig) -> Scorer:
+        other, plain = Shards(self.mesh, Stored(folder_of(path))), learner.model_copy(update={"lora_rank": 0})
+        return other.place(meta_policy(ModelConfig(path=path)), plain, values=False, frozen=True)
 
     def add(self, values: Tensor) -> Tensor:
         """The sum over the data-parallel group; tp and cp groups hold equal values."""
