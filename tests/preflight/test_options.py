@@ -1,12 +1,16 @@
 """Every setting of [placement], [sampler] and [learner] is read in a run, or refused in it: all keys are walked."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from earl.config import Config
+from earl.engine.model import make
 from earl.errors import EarlError
 from earl.parallel.hardware import ClusterSpec, of_gpus
 from earl.preflight.placement import Site
-from earl.preflight.plan import OPTIONS, check_options
+from earl.preflight.plan import OPTIONS, check_options, preflight
 from earl.recipe import build
 
 LAPTOP = ClusterSpec("this machine", 1, 2, 8 << 30)
@@ -59,6 +63,7 @@ READERS = {
     "algorithm.correction_excess": ("drop", set()),
     "algorithm.kl_estimator": ("k2", set()),  # with a weight: everywhere, see below
     "algorithm.kl_in": ("reward", set()),
+    "algorithm.reference": ("Qwen2.5-7B", set()),
     "algorithm.reset_reference": (50, set()),
     "env.delay_seconds": (0.1, ALL),
     "rollout.resample": (2, ALL),  # not where rollout runs ahead, see below
@@ -127,3 +132,20 @@ def test_a_correction_is_of_use_where_rollout_runs_ahead_or_arithmetic_differs()
             check_options(recipe(**own, placement={"max_staleness": 1}), SITES["disaggregated"])
     with pytest.raises(EarlError, match=r"algorithm.correction = 'token' weighs"):
         check_options(recipe(algorithm=correction), SITES["disaggregated"])
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm", "fault"),
+    [
+        ({"alphabet": "unicode"}, {}, "algorithm.reference: .* has other tokens than the policy"),
+        ({"max_positions": 30}, {}, "algorithm.reference: .* was made for 30 tokens, and context.limit is"),
+        ({}, {"reset_reference": 5}, "algorithm.reset_reference = 5 replaces it; leave one of the two out"),
+    ],
+)
+def test_a_reference_has_to_score_the_replies_of_the_policy(
+    tiny: Callable, tmp_path: Path, model: dict, algorithm: dict, fault: str
+) -> None:
+    make(tiny(model=model).model, seed=1).save(tmp_path / "other")
+    config = tiny(algorithm={"kl": 0.1, "reference": str(tmp_path / "other"), **algorithm})
+    with pytest.raises(EarlError, match=fault):
+        preflight(config, tmp_path)

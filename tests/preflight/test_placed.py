@@ -327,3 +327,14 @@ def test_a_correction_is_the_default_where_another_policy_samples() -> None:
     assert fill_open_settings(ahead, QWEN, on("16x8xH100")).algorithm.correction == "token"
     said = recipe(placement={"kind": "disaggregated", "max_staleness": 1}, algorithm={"correction": "none"})
     assert fill_open_settings(said, QWEN, on("16x8xH100")).algorithm.correction == "none"
+
+
+def test_another_reference_takes_the_memory_of_its_own_size() -> None:
+    shape, site, held = known("Qwen2.5-1.5B").shape, on("8xH100"), {}
+    for name in (None, "Qwen2.5-7B"):
+        config = recipe(algorithm={"kl": 0.1, "reference": name}, placement={"tp": 1, "dp": 8})
+        costs = costs_at(fill_open_settings(config, shape, site), shape, site)
+        choice = costs.best_update(costs.learner_layouts(8), longest_load(config, shape))
+        held[name] = costs.learner_peak(choice, longest_load(config, shape)).reference * choice.layout.shards
+    assert held[None] == pytest.approx(4 * shape.parameters, rel=1e-6)
+    assert held["Qwen2.5-7B"] == pytest.approx(4 * known("Qwen2.5-7B").shape.parameters, rel=1e-6)
