@@ -6,16 +6,16 @@ from importlib.resources import files
 from pathlib import Path
 
 from earl import trackers
-from earl.config import Config
+from earl.config import Config, ModelConfig
 from earl.documents import parse_toml
 from earl.engine import model
 from earl.engine.model import character_tokenizer
-from earl.engine.source import fetching, is_here, known_shape
+from earl.engine.source import fetching, folder_of, is_here, known_shape
 from earl.errors import EarlError, setting
 from earl.parallel.cost_model import policies_differ
 from earl.preflight import placement
 from earl.preflight.placement import Placed, Site
-from earl.preflight.prompts import check_batches, check_environment, check_prompts, check_reference, check_tools
+from earl.preflight.prompts import check_batches, check_environment, check_prompts, check_tools
 
 # No option is silently ignored: options.toml lists every setting that only some runs read. If it differs from its
 # default and the run does not read it, it is refused.
@@ -100,7 +100,7 @@ def preflight(config: Config, root: Path, dry: bool = False) -> RunPlan:
         if config.context.automatic:
             config = config.changed(context={"ceiling": placement.ceiling_of(config, shape, site)})
         speaker = _speaker(config, site, dry)
-        check_reference(config, speaker)
+        _check_reference(config, speaker, dry)
         found = [check_prompts(one, speaker, shape) for one in config.each_env()]
         first = max((tokens for tokens in found if tokens is not None), default=None)
     return RunPlan(config, shape.parameters, first, size, placed)
@@ -116,6 +116,31 @@ def _speaker(config: Config, site: Site, dry: bool) -> model.Policy | None:
     if site.kind == "embedded" and not (dry and not Path(path).exists()):  # a dry run does not fetch weights
         return model.load(path)  # read the weights, since they may be missing or broken
     return model.Policy(None, model.tokenizer_of(config.model))
+
+
+def _check_reference(config: Config, policy: model.Policy | None, dry: bool) -> None:
+    """Raises EarlError for a reference that cannot score the policy's tokens. `policy` as in `check_prompts`; dry: a
+    well-known reference need not be here."""
+    path, renewed = config.algorithm.reference, config.algorithm.reset_reference
+    if path is None:
+        return
+    if renewed:
+        raise EarlError(
+            f"algorithm.reference = {path!r} stays the reference, and algorithm.reset_reference = {renewed} replaces "
+            "it; leave one of the two out"
+        )
+    if policy is None or (dry and known_shape(path) is not None and not is_here(path)):
+        return
+    with setting("algorithm.reference"):
+        if model.read_tokenizer(path, folder_of(path)).get_vocab() != policy.tokenizer.get_vocab():
+            raise EarlError(
+                f"{path!r} has other tokens than the policy, so it cannot say how likely the policy's replies are; "
+                "name a model of the same family, or one that earl made with the same [model] alphabet and cells"
+            )
+        longest = model.shape(ModelConfig(path=path)).max_positions
+        limit = config.context.ceiling or config.context.first_limit
+        if limit > longest:
+            raise EarlError(f"{path!r} was made for {longest} tokens, and context.limit is {limit}; lower it")
 
 
 def check_player(config: Config, policy: model.Policy) -> None:

@@ -12,9 +12,8 @@ from earl.agents.scripted import registry as scripted
 from earl.agents.scripted.base import Agent, ScriptedPlayer
 from earl.agents.scripted.registry import AFTER, ANY, EXPLOITER, PAST, RUN, SELF, agent, is_policy, player
 from earl.algorithms.registry import algorithm_of
-from earl.config import AlgorithmConfig, Config, ModelConfig, OneEnvConfig, ToolsConfig
-from earl.engine.model import Policy, read_tokenizer, shape
-from earl.engine.source import folder_of
+from earl.config import AlgorithmConfig, Config, OneEnvConfig, ToolsConfig
+from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
@@ -280,28 +279,6 @@ def _check_algorithm(config: AlgorithmConfig, recipe: Config) -> None:
             f"rollout.resample = {recipe.rollout.resample}: {config.name} learns from groups whose episodes all "
             f"have the same return, so none takes their place; leave it out, or {cure}"
         )
-
-
-def check_reference(config: Config, policy: Policy | None) -> None:
-    """Raises EarlError for a reference that cannot score the policy's tokens. `policy` as in `check_prompts`."""
-    path, renewed = config.algorithm.reference, config.algorithm.reset_reference
-    if path is None or policy is None:
-        return
-    if renewed:
-        raise EarlError(
-            f"algorithm.reference = {path!r} stays the reference, and algorithm.reset_reference = {renewed} replaces "
-            "it; leave one of the two out"
-        )
-    with setting("algorithm.reference"):
-        if read_tokenizer(path, folder_of(path)).get_vocab() != policy.tokenizer.get_vocab():
-            raise EarlError(
-                f"{path!r} has other tokens than the policy, so it cannot say how likely the policy's replies are; "
-                "name a model of the same family, or one that earl made with the same [model] alphabet and cells"
-            )
-        longest = shape(ModelConfig(path=path)).max_positions
-        limit = config.context.ceiling or config.context.first_limit
-        if limit > longest:
-            raise EarlError(f"{path!r} was made for {longest} tokens, and context.limit is {limit}; lower it")
 
 
 SCRATCH_RATE = 1e-4
