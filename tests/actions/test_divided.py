@@ -2,7 +2,6 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import pytest
 
@@ -79,7 +78,7 @@ def test_processes_of_environments_have_a_part_of_the_limits_and_tell_their_call
     processes = [EnvProcess(1 << 30, number, 2) for number in range(2)]
     turns = iter([processes[0], processes[1], processes[0], processes[1]])
     monkeypatch.setattr("earl.rollout.env_process._processes", lambda *_: turns)
-    open_pool([0, 1], ToolsConfig(per_second={"look": 40.0}), 1)
+    open_pool([0, 1], ToolsConfig(per_second={"look": 10.0}), 1)
     envs = [make(NAME, {}, Isolation(2, None, 1 << 30)) for _ in range(4)]
 
     def look_twice(env):
@@ -89,9 +88,9 @@ def test_processes_of_environments_have_a_part_of_the_limits_and_tell_their_call
     with ThreadPoolExecutor(4) as threads:
         calls = list(threads.map(look_twice, envs))
     assert [(call.tool, call.fault) for own in calls for call in own] == [("look", "")] * 8
-    for own in (calls[0] + calls[2], calls[1] + calls[3]):  # of one process: 20 a second
+    for own in (calls[0] + calls[2], calls[1] + calls[3]):  # of one process: 5 a second, so 0.6 s from first to last
         began = sorted(call.asked + call.queue_seconds for call in own)
-        assert all(after - before > 0.045 for before, after in pairwise(began))
+        assert began[-1] - began[0] > 0.4  # with all 10 a second 0.3 s
     for process in processes:
         process.end()
 
