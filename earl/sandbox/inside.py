@@ -113,6 +113,9 @@ def serve() -> None:
     """Make a sandbox for each message, limits and a socket, until the other side is gone."""
     control, parent = _socket.socket(fileno=0), posix.getppid()
     prctl(36, 1, "child subreaper")
+    for number in (_signal.SIGHUP, _signal.SIGQUIT):  # ignored, also by what is started, after nohup or with &
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     ready = select.poll()
     ready.register(0, select.POLLIN)
     made: dict[int, list[str]] = {}  # by the descriptor of a first process, its cgroup

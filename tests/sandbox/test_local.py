@@ -378,3 +378,20 @@ def test_a_command_has_the_cores_of_its_action(sandbox):
         of_thread = "print(sorted(os.sched_getaffinity(thread.native_id)))"  # not only the first one of a session
         assert session(sandbox, of_thread).text == str(cores[-1:])
     assert sandbox.exec(["python", "-c", program]).text == str(cores)
+
+
+IGNORING = """
+import signal
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT): signal.signal(number, signal.SIG_IGN)
+from earl.sandbox.local import LocalSandbox
+asked = "import signal; print([signal.getsignal(number) == signal.SIG_IGN for number in (1, 2, 3)])"
+shell = "trap - QUIT; kill -QUIT $$; echo survived"  # a shell cannot trap what was ignored when it began
+sandbox = LocalSandbox()
+print(sandbox.exec(["python", "-c", asked]).text, sandbox.exec(["sh", "-c", shell]).how)
+"""
+
+
+def test_signals_are_not_ignored_where_they_were_as_earl_began():
+    """As with nohup, and in the background of a script."""
+    told = subprocess.run([sys.executable, "-c", IGNORING], capture_output=True, text=True, check=True)
+    assert told.stdout == "[False, False, False] signal\n"
