@@ -263,7 +263,7 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
 def record_step(mesh: Mesh, described: Any, config: Config, job: TraceJob, fake: FakeTensorMode | None = None) -> Trace:
     """Record a learner's step on one rank, after a small step that has given the optimizer its moments.
     described: the model's configuration, as `transformers` has it; fake: of the tensors, None: they are real."""
-    kind, config = algorithm_of(config), config.changed(algorithm={"reference": None})  # any is traced as a copy
+    kind = algorithm_of(config)
     policy, ranks = Policy(meta_model(described), None), Shards(mesh, FakeWeights())
     with Recorder(groups_of(mesh), fake) as recorder:
         loading, learner = recorder.stage("load", lambda: make_learner(config, policy, ranks))

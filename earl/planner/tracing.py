@@ -58,8 +58,11 @@ class TraceQuestion:
 
 
 def trace_question(asked: Question, learning: int) -> TraceQuestion:
-    """The update to trace in a plan whose learner has `learning` GPUs. Raises EarlError when nothing fits."""
+    """The update to trace in a plan whose learner has `learning` GPUs. Raises EarlError when nothing fits, and for a
+    reference whose weights would have to be here."""
     costs = asked.costs
+    if costs.reference:
+        raise EarlError("--trace traces a reference that is a copy of the policy; leave algorithm.reference out")
     for context in reversed(asked.contexts):
         load = costs.largest(load_at(costs.config.rollout.episodes, context))
         choice = update_choice(asked, context, learning)

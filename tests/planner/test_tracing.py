@@ -54,6 +54,13 @@ def test_what_does_not_fit_is_not_traced() -> None:
         trace_question(asked("1xRTX4090", "Qwen2.5-7B", contexts="1024"), 1)
 
 
+def test_a_reference_of_its_own_is_not_traced() -> None:
+    question = asked(contexts="4096")
+    other = replace(question, costs=replace(question.costs, reference=question.costs.shape))
+    with pytest.raises(EarlError, match=r"leave algorithm\.reference out"):
+        trace_question(other, 128)
+
+
 def test_a_trace_is_told_beside_the_plan() -> None:
     question = asked(contexts="4096", recipe={"placement": {"dp": 128, "tp": 1}})
     wanted = trace_question(question, 128)
