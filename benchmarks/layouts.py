@@ -176,9 +176,9 @@ def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:
     torch.manual_seed(0)
     experts = EXPERTS if own.pop("experts", False) else {}
     made = policy({**MODEL, **experts, "tie_word_embeddings": own.pop("tied", False)})
-    other = ranks.frozen(_wider().name, LearnerConfig()) if own.pop("reference", False) else None
+    wider = ranks.frozen(_wider().name, LearnerConfig()) if own.pop("reference", False) else None
     learner = Learner(made, LearnerConfig(micro_batch_tokens=150, **own), 1.0, ranks, True)
-    learner.state.other = other
+    learner.state.named_reference = wider
     return learner
 
 

@@ -155,8 +155,8 @@ def questions(given: Options) -> list[Question]:
         raise unknown("engine", given.engine, ENGINES)
     config, (name, shape), kinds = recipe(given), shape_named(given.model), _kinds(given.hardware)
     precision, engine = Precision(given.weights, given.kv_cache), ENGINES[given.engine]
-    other = config.algorithm.reference
-    reference = None if other is None else shape_named(other)[1]
+    named = config.algorithm.reference
+    reference = None if named is None else shape_named(named)[1]
     clusters = [of_gpus(gpus, kinds) for gpus in given.gpus]
     asked = [question(config, name, shape, one, precision, engine, given, reference) for one in clusters]
     if given.measured is None:

@@ -356,7 +356,7 @@ def make_learner(config: Config, policy: Policy, ranks: Ranks) -> Learner:
     values, reference = algorithm_of(config).needs_values, config.algorithm.reference
     made = Learner(policy, config.learner, config.rollout.temperature, ranks, values, Truncation.of(config.rollout))
     if reference is not None:
-        made.state.other = ranks.frozen(reference, config.learner)
+        made.state.named_reference = ranks.frozen(reference, config.learner)
     return made
 
 

@@ -64,7 +64,7 @@ class TrainState:
             weight_decay=learner.weight_decay,
             fused=True,
         )
-        self.other: Scorer | None = None  # a reference that the recipe names, and no checkpoint holds
+        self.named_reference: Scorer | None = None  # by the recipe; no checkpoint holds it
         self.frozen: Scorer | None = None
         self._frozen_named: dict[str, nn.Parameter] = {}
         self._frozen_adapters: dict[str, Tensor] = {}  # all that of a reference with adapters differs
@@ -83,8 +83,8 @@ class TrainState:
     def reference(self) -> Iterator[Scorer]:
         """The model that the recipe names, or this one as it was the first time: a frozen copy, or the model itself
         with the adapters that it had then."""
-        if self.other is not None:
-            yield self.other
+        if self.named_reference is not None:
+            yield self.named_reference
             return
         if not self.adapted:
             yield self._freeze()
@@ -250,7 +250,7 @@ class TrainState:
         self._scorer.to(device)
         if not self._config.offload:
             self._move_moments(device)
-            for reference in filter(None, (self.frozen, self.other)):
+            for reference in filter(None, (self.frozen, self.named_reference)):
                 reference.to(device)
         if hosted and torch.cuda.is_available():
             torch.cuda.empty_cache()

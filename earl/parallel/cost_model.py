@@ -241,7 +241,7 @@ class CostModel:
             recompute=choice.recompute,
             offload=choice.offload,
             on_host=self.on_host,
-            other=self.reference,
+            reference_shape=self.reference,
         )
 
     # What it takes.

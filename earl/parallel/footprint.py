@@ -39,7 +39,7 @@ class Training:
     ep: int = 1  # ranks that share the experts of a mixture
     replicas: int = 1  # groups of ranks, with all shards each
     moments: int = 2  # numbers of the optimizer's state for each parameter that is trained
-    other: ModelShape | None = None  # of a reference that is no copy of the model
+    reference_shape: ModelShape | None = None  # of a reference that is no copy of the model
 
     @classmethod
     def of(cls, config: Config, dp: int, tp: int, **other: Any) -> "Training":
@@ -252,7 +252,7 @@ def learner_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
 
 def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
     """Memory of one learner rank during passes for log-probs or values, of its own or of the reference."""
-    models = [shape, training.other] if training.other else [shape]
+    models = [shape, training.reference_shape] if training.reference_shape else [shape]
     return _fullest(shape, training, [moment for one in models for moment in Moments(one, training).forward()])
 
 
@@ -264,8 +264,8 @@ def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes])
     state = training.moments * WIDE_BYTES
     optimizer = ceil(state * adapters / devices) if adapters else held_bytes(shape, training, state)
     reference = base if training.reference and not training.lora_rank else 0
-    if training.other:
-        reference = held_bytes(training.other, training, WIDE_BYTES)
+    if training.reference_shape:
+        reference = held_bytes(training.reference_shape, training, WIDE_BYTES)
     residue = RESIDUE_BYTES + (KERNEL_BYTES if training.float_bytes < WIDE_BYTES else 0)
     away = training.offload and not training.on_host
     held = {one.moment: 0 if away and one.moment != "step" else optimizer for one in moments}

@@ -202,7 +202,8 @@ def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
     config, own = costs.config, current_choice(costs.config, "update")
     if config.placement.kind != "embedded":
         return costs.learner_peak(own, costs.largest(load))
-    return learner_bytes(costs.shape, Training.of(config, 1, 1, whole=True, on_host=True, other=costs.reference))
+    alone = {"whole": True, "on_host": True, "reference_shape": costs.reference}
+    return learner_bytes(costs.shape, Training.of(config, 1, 1, **alone))
 
 
 def _sampler_bytes(costs: CostModel, load: Load, copies: int) -> dict[str, int]:
