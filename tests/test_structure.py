@@ -1,9 +1,10 @@
-"""What keeps the package small to take in: no class name twice, no small module that one other alone imports."""
+"""What keeps the package small to take in: no class name twice, no small module with one importer, no circle."""
 
 import ast
 import subprocess
 from collections import defaultdict
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +72,14 @@ def test_a_small_module_has_more_than_one_importer() -> None:
     }
     assert crumbs - set(ALONE) == set(), "move each into the module that imports it, or say in ALONE why not"
     assert set(ALONE) - crumbs == set(), "no longer small, or no longer alone: take it out of ALONE"
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not in a circle either, nor for type checking alone. Raises CycleError, which names one."""
+    trees = sources()
+    used = importers(trees)
+    order = [*TopologicalSorter({module(file): {*map(module, used[module(file)])} for file in trees}).static_order()]
+    assert len(order) >= len(trees)
 
 
 def _is_command(tree: ast.Module) -> bool:

@@ -11,12 +11,13 @@ from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from earl.config import Config
 from earl.errors import OutOfMemory
 from earl.placement.peers import WorkerLost
 from earl.placement.ray.memory_budget import of_memory
@@ -279,3 +280,21 @@ def ask_all(group: ActorGroup, stage: str, call: Call, members: Sequence[int] | 
     if answers.lost:
         raise WorkerLost(f"{'; '.join(answers.lost.values())} during {stage}")
     return [answers.results[number] for number in numbers]
+
+
+class GroupOwner(Protocol):
+    """What actor groups know of the coordinator, which owns them: they report to it, and get shared devices from it."""
+
+    config: Config
+
+    def turn(self, group: ActorGroup) -> None:
+        """Free shared devices for a group."""
+
+    def join_ranks(self, given: Sequence[Any] | None = None) -> None:
+        """Connect the learner's ranks, which continue with the state that they gave."""
+
+    def note(self, kind: str, message: str) -> None:
+        """Record an event of the run."""
+
+    def failed(self, message: str) -> None:
+        """Record a lost process. Raises EarlError when there were too many."""

@@ -27,7 +27,7 @@ from earl.errors import LONGEST_MESSAGE, EarlError
 from earl.placement.fragment import episode_factory
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
-from earl.placement.ray.actor_group import ActorGroup, Asked, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, Asked, GroupOwner, ask_all, method
 from earl.placement.ray.actor_setup import model_of
 from earl.placement.ray.learner import LearnerActor, LearnerGroup, RankState, rows_of
 from earl.placement.ray.placement_spec import slots_of, spec_of
@@ -114,8 +114,8 @@ def _actor(kind: type, **options: Any) -> Any:
     return ray.remote(concurrency_groups={"health": 1, "saving": 1})(kind).options(max_restarts=0, **options).remote()
 
 
-class Coordinator:
-    """The actors of a run: a `Backend`, and the owner of their groups, which tell it of lost actors and of events."""
+class Coordinator(GroupOwner):
+    """The actors of a run: a `Backend`, and the owner of their groups."""
 
     def __init__(self, config: Config, group: PlacementGroup, gpus: bool, asked: Asked | None = None) -> None:
         self._notes: list[tuple[str, str]] = []
@@ -184,7 +184,8 @@ class Coordinator:
         world = episode_factory(self.config, tokenizer_of(model))
         settings = self.config.placement
         dispatcher = RowDispatcher(workers, self._ranks, rows_of(self.config), work_of(model_shape), settings, self)
-        return StepPipeline(self.config, world, model_shape, LearnerGroup(self._ranks, self, dispatcher), workers)
+        learner = LearnerGroup(self._ranks, self, dispatcher, workers)
+        return StepPipeline(self.config, world, model_shape, learner, workers)
 
     def _players(self) -> RolloutWorkers:
         if self.config.placement.max_staleness:

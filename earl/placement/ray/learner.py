@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import ray
@@ -36,8 +36,9 @@ from earl.errors import EarlError, OutOfMemory
 from earl.parallel.layout import Box, Layout
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
-from earl.placement.ray.actor_group import ActorGroup, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, GroupOwner, ask_all, method
 from earl.placement.ray.actor_setup import Actor, Connections, join_mesh, lost_peers, new_budget, sharded_learner, stage
+from earl.placement.ray.rollout_workers import SamplerGroup
 from earl.placement.ray.row_exchange import (
     CallResult,
     EpisodeTable,
@@ -50,9 +51,6 @@ from earl.placement.ray.row_exchange import (
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSource, manifest_of
 from earl.recipe import build
 from earl.rollout.pack import Estimates
-
-if TYPE_CHECKING:
-    from earl.placement.ray.coordinator import Coordinator
 
 OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
@@ -269,8 +267,8 @@ class LearnerGroup:
     """The ranks of a learner, each with its dispatched rows; ranks of a tp or cp group have the same rows. Every method
     raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it."""
 
-    def __init__(self, group: ActorGroup, owner: "Coordinator", dispatcher: RowDispatcher) -> None:
-        self._group, self._owner, self._dispatcher = group, owner, dispatcher
+    def __init__(self, group: ActorGroup, owner: GroupOwner, dispatcher: RowDispatcher, samplers: SamplerGroup) -> None:
+        self._group, self._owner, self._dispatcher, self._samplers = group, owner, dispatcher, samplers
         self.costs: Mapping[str, float] = {}
 
     def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
@@ -324,7 +322,7 @@ class LearnerGroup:
 
     def weights(self) -> tuple[WeightSource, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        loading, checksums = self._dispatcher.workers.loading, self._dispatcher.settings.checksums
+        loading, checksums = self._samplers.loading, self._dispatcher.settings.checksums
         manifest, probe = self._all("weights", "weights", len(loading.group), loading.parts, checksums)[0]
         members = self._group.members
         ranks, nodes = tuple(member.actor for member in members), tuple(member.node for member in members)

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from earl.config import Config
 from earl.dispatch.rows import LABELLED, LEARNED, TAUGHT
@@ -21,15 +21,12 @@ from earl.placement import async_rollout
 from earl.placement.async_rollout import Ahead, Ticket
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import Players, in_order, most, share
-from earl.placement.ray.actor_group import ActorGroup, Call, Member, method
+from earl.placement.ray.actor_group import ActorGroup, Call, GroupOwner, Member, method
 from earl.placement.ray.row_exchange import EpisodeTable, ExchangeFailed
 from earl.placement.ray.weight_sync import LoadedWeights, WeightSender, WeightSource
 from earl.rollout.synthetic import SyntheticEpisodes
 from earl.rollout.tasks import Draw, draw
 from earl.trajectory import Group, GroupOf, PlayedGroups, Task, TrajectorySummary
-
-if TYPE_CHECKING:
-    from earl.placement.ray.coordinator import Coordinator
 
 Setup = Callable[[Any, int, Meeting | None], Any]
 
@@ -38,7 +35,7 @@ class SamplerGroup:
     """Actors that all use the same weights. A copy of the model may be split over `tp` actors: the first plays, the
     others follow. setup: makes an actor ready, given its number and the meeting of its copy."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", tp: int = 1) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: GroupOwner, tp: int = 1) -> None:
         self.group, self._setup, self._owner = group, setup, owner
         self.loading: SamplerGroup = self  # the actors that load weights, each its own part
         self._standing_calls: dict[str, Call] = {}  # by stage, those that replacements get as well
@@ -250,7 +247,7 @@ class Environments(RolloutWorkers):
     """Rollout fragments without samplers: they call those of another team, which has the weights. A sampler that is
     lost during rollout is replaced, and unanswered prompts are sent again."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", samplers: SamplerGroup) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: GroupOwner, samplers: SamplerGroup) -> None:
         super().__init__(group, setup, owner)
         self.loading = samplers
         group.meanwhile = self._see_to_samplers
@@ -293,7 +290,7 @@ class EngineWorkers(RolloutWorkers):
         self,
         group: ActorGroup,
         setup: Setup,
-        owner: "Coordinator",
+        owner: GroupOwner,
         change: Callable[[int, int], None],
         sender: WeightSender | None,
     ) -> None:
@@ -335,7 +332,7 @@ ASK_SECONDS = 1.0
 class AheadWorkers(RolloutWorkers):
     """Rollout workers whose episodes go on while the learner learns; `Ahead` decides when they start."""
 
-    def __init__(self, group: ActorGroup, setup: Setup, owner: "Coordinator", config: Config) -> None:
+    def __init__(self, group: ActorGroup, setup: Setup, owner: GroupOwner, config: Config) -> None:
         self._config = config
         first, rollout, staleness = config.warm_start.steps + 1, config.rollout, config.placement.max_staleness
         self._ahead = Ahead(first, config.total_steps, rollout.prompts, staleness)

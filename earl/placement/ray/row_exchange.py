@@ -6,7 +6,7 @@ Rows then go from process to process in one group. The driver sees counts, never
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import ray
@@ -25,12 +25,8 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shift_turns
 from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, Call, Member, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, Call, GroupOwner, Member, ask_all, method
 from earl.placement.ray.memory_budget import of_memory
-
-if TYPE_CHECKING:
-    from earl.placement.ray.coordinator import Coordinator
-    from earl.placement.ray.rollout_workers import RolloutWorkers
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +163,18 @@ class ExchangeFailed(EarlError):
     """An exchange failed, and all processes are alive again."""
 
 
+class RowSenders(Protocol):
+    """Copies of a sampler, whose first processes hold the rows that they played."""
+
+    @property
+    def members(self) -> Sequence[Member]: ...
+
+    @property
+    def tp(self) -> int: ...
+
+    def replace(self, stage: str, lost: Mapping[int, str]) -> object: ...
+
+
 @dataclass(slots=True)
 class RowDispatcher:
     """Sends rows from the workers that played them to the learner ranks.
@@ -176,12 +184,12 @@ class RowDispatcher:
     member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
     """
 
-    workers: "RolloutWorkers"
+    workers: RowSenders
     ranks: ActorGroup
     layout: Layout  # current one of the ranks for rows; see `rows_of`
     work: Work  # cost model of a row
     settings: PlacementConfig
-    owner: "Coordinator"
+    owner: GroupOwner
     _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
 
     def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
