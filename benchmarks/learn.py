@@ -4,42 +4,48 @@ each algorithm × step sizes ─▶ its best step size ─▶ × seeds ─▶ st
 """
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from earl.algorithms.registry import ALGORITHMS
+from earl.algorithms.registry import ALGORITHMS, algorithm
 from earl.benchmarks.repeats import interval
-from earl.benchmarks.training import ASIDE, recipe, trained
+from earl.benchmarks.training import ASIDE, trained
 from earl.config import Config
 from earl.errors import EarlError, unknown
 from earl.matches import by_opponent, mean_over_seats
 from earl.preflight import preflight
-from earl.recipe import build, override
+from earl.recipe import build, load_toml, override
 from earl.runs.store import Numbers, read_numbers
 
-SECTIONS: dict[str, dict[str, Any]] = {
-    "warm_start": {"steps": 20, "teacher": "random", "episodes": 600, "minibatches": 24},
-    "algorithm": {"kl": 0.05, "kl_estimator": "k2"},  # to random legal moves: keeps moves alive, and illegal ones away
-    "evaluate": {"opponents": ["perfect", "random"], "exact": True, "every": 10},
-}
-"""In place of those of the packaged recipe: from the format of a reply alone, without a solver."""
-OPPONENTS = {"random": 1, "exploiter": 1}
+JUDGES = ("perfect", "random")
 RATES = (5e-4, 1e-3, 2e-3)
+GROUP = 16
+"""Episodes of a group, where an algorithm compares them; else the recipe's."""
 SEARCHED = 1_000_000
 """The seed of the search, which is none of those that are reported."""
 
 
 class Reached(NamedTuple):
-    """An evaluation: exact, means over both seats."""
+    """A run's best weights, judged exactly by the recipe's held-out opponents; means over both seats."""
 
     not_lost: float  # against perfect play
     won: float  # against random play
-    seconds: float  # of all steps until then, evaluations aside
+
+
+class Course(NamedTuple):
+    reached: Reached
+    survived: list[tuple[float, float]]
+    """By evaluation: seconds of all steps until then, evaluations aside, and the share of games not lost."""
+
+    def within(self, seconds: float) -> float:
+        """The largest share not lost by then; the first one where that came later."""
+        return max([share for spent, share in self.survived if spent <= seconds] or [self.survived[0][1]])
 
 
 def run(
     root: Path,
-    env: str,
+    config: Path,
     names: Sequence[str],
     seeds: int,
     steps: int,
@@ -49,7 +55,7 @@ def run(
     """For the result see `earl bench learn --help`."""
     if strange := [name for name in names if name not in ALGORITHMS]:
         raise unknown("algorithm", strange[0], [*ALGORITHMS])
-    runs, rows, apart = LearningRuns(root, common(env, steps, assignments)), [], []
+    runs, rows, apart = LearningRuns(root, common(config, steps, assignments)), [], []
     for name in names or [*ALGORITHMS]:
         try:
             preflight(runs.configured(name, RATES[0], 0), root)
@@ -60,18 +66,22 @@ def run(
         rows.append((name, rate, [runs.course(name, rate, seed) for seed in range(seeds)]))
     if not rows:
         raise EarlError(f"none of the algorithms can be compared: {apart[0]['why']}")
-    least = [min(courses[seed][-1].seconds for *_, courses in rows) for seed in range(seeds)]
+    least = [min(courses[seed].survived[-1][0] for *_, courses in rows) for seed in range(seeds)]
     summaries = [_summary(name, rate, courses, least) for name, rate, courses in rows]
     episodes = steps * runs.common.rollout.episodes
     return {"episodes": episodes, "seeds": seeds, "seconds": least, "algorithms": summaries, "left_out": apart}
 
 
-def common(env: str, steps: int, assignments: Sequence[str]) -> Config:
-    """What all runs share."""
-    tree = recipe(env, []).model_dump(exclude_unset=True)
-    tree |= {**SECTIONS, "env": {**tree["env"], "opponents": OPPONENTS}, "run": {"steps": steps, "processes": 1}}
-    tree["agent"] = {**tree.get("agent", {}), "forfeit_reward": -2.0}  # no move is worse than a legal one
-    return build(override(tree, assignments))
+def common(path: Path, steps: int, assignments: Sequence[str]) -> Config:
+    """What all runs share. Raises EarlError for a recipe whose evaluation does not judge runs exactly."""
+    made = build(override(load_toml(path), [*assignments, f"run.steps={steps}", "run.processes=1"]))
+    judged = made.evaluate
+    if not judged.exact or not {*JUDGES} <= {*judged.held_out} or not judged.every:
+        raise EarlError(
+            f"{path}: runs are judged by evaluate.held_out = {[*JUDGES]} with evaluate.exact = true and "
+            f"evaluate.every above 0, and it has {judged.held_out}, {judged.exact} and {judged.every}; set these"
+        )
+    return made
 
 
 class LearningRuns(NamedTuple):
@@ -80,10 +90,14 @@ class LearningRuns(NamedTuple):
 
     def configured(self, name: str, rate: float, seed: int) -> Config:
         own = [f"algorithm.name={name}", f"learner.learning_rate={rate}", f"learner.final_learning_rate={rate / 10}"]
-        return build(override(self.common.model_dump(exclude_unset=True), [*own, f"run.seed={seed}"]))
+        tree = self.common.model_dump(exclude_unset=True)
+        if name != self.common.algorithm.name:
+            tree["algorithm"] = {key: value for key, value in tree["algorithm"].items() if key != "options"}
+            own += [f"rollout.group_size={GROUP}"] * algorithm(name).needs_groups
+        return build(override(tree, [*own, f"run.seed={seed}"]))
 
-    def course(self, name: str, rate: float, seed: int) -> list[Reached]:
-        """The evaluations of reinforcement learning. A run that is there is taken, or goes on."""
+    def course(self, name: str, rate: float, seed: int) -> Course:
+        """A run that is there is taken, or goes on."""
         config = self.configured(name, rate, seed)
         folder = trained(self.root, f"{name.replace('+', 'p')}-{rate:g}-{seed}", config)
         return course_of(read_numbers(folder.database), config.warm_start.steps)
@@ -91,7 +105,7 @@ class LearningRuns(NamedTuple):
     def best_rate(self, name: str, rates: Sequence[float]) -> float:
         if len(rates) == 1:
             return rates[0]
-        return max(rates, key=lambda rate: max(self.course(name, rate, SEARCHED)))
+        return max(rates, key=lambda rate: self.course(name, rate, SEARCHED).reached)
 
 
 def _rate(text: str) -> float:
@@ -101,30 +115,27 @@ def _rate(text: str) -> float:
         raise EarlError(f"--rate {text!r} is no number; write a step size such as 1e-3") from None
 
 
-def course_of(numbers: Numbers, warm: int) -> list[Reached]:
-    """The evaluations after the steps of imitation."""
-    points, spent = [], 0.0
+def course_of(numbers: Numbers, warm: int) -> Course:
+    """What a run reached, and its evaluations after the steps of imitation."""
+    survived, spent = [], 0.0
     for step in range(warm + 1, (numbers.last_step or 0) + 1):
         spent += sum(dict(own).get(step, 0.0) for stage, own in numbers.timings.items() if stage not in ASIDE)
         met = by_opponent(one.result for one in numbers.matches if (one.step, one.phase) == (step, "train"))
-        means = {opponent: mean_over_seats(own) for (opponent, _), own in met.items()}
-        if means.keys() >= {"perfect", "random"}:
-            points.append(Reached(1 - means["perfect"].loss, means["random"].win, spent))
-    return points
+        if met:
+            losses = [mean_over_seats(own).loss for own in met.values()]
+            survived.append((spent, 1 - sum(losses) / len(losses)))
+    judged = by_opponent(one.result for one in numbers.matches if one.phase == "final")
+    means = {opponent: mean_over_seats(own) for (opponent, _), own in judged.items()}
+    return Course(Reached(1 - means["perfect"].loss, means["random"].win), survived)
 
 
-def _summary(name: str, rate: float, courses: Sequence[Sequence[Reached]], least: Sequence[float]) -> dict[str, Any]:
-    """The strongest weights of each seed: of all steps, and of those within the seconds of the quickest algorithm."""
-    whole = [max(course, key=lambda one: one[:2]) for course in courses]
-    timely = [
-        max([one for one in course if one.seconds <= most] or course[:1], key=lambda one: one[:2])
-        for course, most in zip(courses, least, strict=True)
-    ]
+def _summary(name: str, rate: float, courses: Sequence[Course], least: Sequence[float]) -> dict[str, Any]:
     return {
         "algorithm": name,
         "rate": rate,
-        "not_lost": interval([one.not_lost for one in whole]),
-        "won": interval([one.won for one in whole]),
-        "not_lost_in_equal_time": interval([one.not_lost for one in timely]),
-        "seconds": interval([course[-1].seconds for course in courses]),
+        "not_lost": interval([course.reached.not_lost for course in courses]),
+        "won": interval([course.reached.won for course in courses]),
+        "survived": interval([course.within(inf) for course in courses]),
+        "survived_in_equal_time": interval([*map(Course.within, courses, least)]),
+        "seconds": interval([course.survived[-1][0] for course in courses]),
     }

@@ -144,8 +144,10 @@ def line_of(episode: Episode) -> Line | None:
 
 def proof(by_seat: Sequence[Sequence[Episode]]) -> str:
     """The text of a proof: every line of play of both seats, each game as moves in the order in which they were made.
-    Raises EarlError where an episode has no line of play."""
-    parts = []
+    Raises EarlError where an episode has no line of play that a plain board could replay."""
+    board, parts = by_seat[0][0].board, []
+    if board and board.game.turned:
+        raise EarlError("a proof has the moves of a plain board, and env.options.turned turns it; leave out --proof")
     for seat, episodes in enumerate(by_seat, 1):
         lines = [line for line in map(line_of, episodes) if line is not None]
         if len(lines) < len(episodes):

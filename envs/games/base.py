@@ -80,6 +80,9 @@ class Game:
     """Whether both seats are shown their own stones by the first mark and the other's by the second: what one seat
     learns of stones then holds for the other (the canonical form of AlphaZero's boards)."""
 
+    turned: bool = False
+    """Whether boards are turned or mirrored after each move, so that moves are not those of a plain board."""
+
     deals: tuple[tuple[Any, float], ...] = ((State(), 1.0),)
     """The states that a game begins with, and the probability of each: all that is dealt in a game, now or later."""
     sees: Callable[[Any, int], str] | None = None

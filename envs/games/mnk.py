@@ -4,6 +4,7 @@ Bit i of a bitboard is cell i, counted from the top left, row by row.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -223,10 +224,41 @@ TICTACTOE = mnk(
 CANONICAL = TICTACTOE.with_canonical_boards("taken cells")
 
 
+@cache
+def turned_boards(game: Game) -> Game:
+    """The game on a square board that is turned and mirrored after each move, so that of the eight images of a
+    position, which are worth the same, players meet one."""
+    size = game.size[0]
+    cells = [(row, column) for row in range(size) for column in range(size)]
+    images = [cells, [(row, size - 1 - column) for row, column in cells]]
+    for _ in range(3):
+        images += [[(column, size - 1 - row) for row, column in image] for image in images[-2:]]
+    bits = [game.stone(*cell) for cell in cells]
+    turns = [[game.stone(*cell) for cell in image] for image in images]
+
+    def turned(stones: int) -> list[int]:
+        return [sum([new for old, new in zip(bits, turn, strict=True) if stones & old]) for turn in turns]
+
+    @cache
+    def play(state: State, move: int) -> State:
+        after = game.play(state, move)
+        return min(map(State, turned(after.first), turned(after.second)))
+
+    asked = "Answer with"
+    told = game.instructions.replace(asked, f"After each move the board may be turned or mirrored. {asked}")
+    return replace(game, play=play, instructions=told, turned=True)
+
+
 def tictactoe(
-    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, canonical: bool = False
+    seat: int = 0,
+    opponent: Player | None = None,
+    draw_reward: float = 0.0,
+    canonical: bool = False,
+    turned: bool = False,
 ) -> BoardGameEnv:
-    return BoardGameEnv(CANONICAL if canonical else TICTACTOE, seat, opponent, draw_reward)
+    """canonical: both seats see their own marks as X. turned: see `turned_boards`."""
+    game = CANONICAL if canonical else TICTACTOE
+    return BoardGameEnv(turned_boards(game) if turned else game, seat, opponent, draw_reward)
 
 
 def gomoku(
