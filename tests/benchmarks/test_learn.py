@@ -56,7 +56,7 @@ def test_what_cannot_be_compared_is_told(tmp_path):
 def test_groups_and_options_are_those_of_the_algorithm(tmp_path):
     runs = learn.LearningRuns(tmp_path, learn.common(RECIPE, 7, []))
     grpo, ppo = (runs.configured(name, 1e-3, 5) for name in ("grpo", "ppo"))
-    assert (grpo.rollout.group_size, grpo.algorithm.options, grpo.algorithm.kl) == (learn.GROUP, {}, 0.05)
+    assert (grpo.rollout.group_size, grpo.algorithm.options, grpo.algorithm.kl) == (learn.GROUP, {}, 0.15)
     assert (ppo.rollout.group_size, ppo.algorithm.options) == (1, {"gae_lambda": 0.6})
     assert [(own.run.steps, own.run.seed, own.learner.final_learning_rate) for own in (grpo, ppo)] == [(7, 5, 1e-4)] * 2
 
