@@ -5,7 +5,7 @@ files ─▶ episodes replayed and diagnosed (case) ─▶ checks by name ─▶
 
 from collections.abc import Callable, Iterator
 
-from earl.agents.scripted.registry import is_policy
+from earl.agents.scripted.registry import is_policy, is_self
 from earl.audit.case import Case, Check
 from earl.audit.checks import check_advantages, check_mask, check_numbers, check_seals, check_seeds
 from earl.audit.evidence import after_update, check_logprobs, shape, versions
@@ -60,10 +60,10 @@ def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], obj
     """
     run = AuditedRun(folder)
     paths = kept_files(folder, step)
-    if policies := [name for one in run.config.each_env() for name in one.env.opponents if is_policy(name)]:
+    named = [name for one in run.config.each_env() for name in one.env.opponents]
+    if policies := [name for name in named if is_policy(name) and not is_self(name)]:
         raise EarlError(
-            f"run {folder.name!r} has games against {policies[0]!r}, and an audit replays one seat alone: it cannot be "
-            "audited"
+            f"run {folder.name!r} has games against {policies[0]!r}, whose moves are not stored: it cannot be audited"
         )
     if run.config.rollout.resample or any(env.prefer != "none" for env in run.config.env.each.values()):
         raise EarlError(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
@@ -191,16 +192,19 @@ class Case:
         own = [Slot(episode.task, episode.seed) for episode in stored]
         self.taken = [numbers.get(slot) for slot in own]
         """Number of the slot of each stored episode; None if its task and seed match no slot of the step."""
-        world = run.world_at(self.step)
+        world, others = run.world_at(self.step), {episode.seed: episode for episode in stored}
         self.replays = [
-            rebuild(
-                world, self.step, index, stored[index], [slot] if taken is not None else [*self.slots[index:][:1], slot]
-            )
-            for index, (slot, taken) in enumerate(zip(own, self.taken, strict=True))
+            rebuild(world, self.step, index, episode, self._possible(index, slot), others)
+            for index, (slot, episode) in enumerate(zip(own, stored, strict=True))
         ]
         actions = Counter(turn.action for episode in stored for turn in episode.turns if turn.action is not None)
         frequent = [action for action, _ in actions.most_common()]
         self.diagnoses = [diagnose(replay, frequent) for replay in self.replays]
+
+    def _possible(self, index: int, own: Slot) -> list[Slot]:
+        """Those in which an episode may have been played; own: what it says itself."""
+        taken = self.taken[index]
+        return [*self.slots[index:][:1], own] if taken is None else [self.slots[taken]]
 
     @cached_property
     def twins(self) -> dict[int, int]:
@@ -235,12 +239,12 @@ class Case:
 
     def true_groups(self) -> list[Group]:
         """The groups as they were played. Raises Unchecked if an episode is unknown, missing or duplicated."""
-        size, reencoded = self.run.config.rollout.group_size, Fault.REENCODED_ACTION
+        reencoded = Fault.REENCODED_ACTION
         known = len(self.replays) == len(self.slots) and tuple(replay.slot for replay in self.sound) == self.slots
         if not known or any(finding.fault is reencoded for finding in self.findings):
             raise Unchecked("not all episodes of the step can be told")
-        played = [replay.played for replay in self.sound]
-        return [Group(tuple(played[start : start + size])) for start in range(0, len(played), size)]
+        groups = groupby(self.sound, lambda replay: replay.slot.group)
+        return [Group(tuple(replay.played for replay in members)) for _, members in groups]
 
     @property
     def experiences(self) -> tuple[TrainingRecord, ...]:

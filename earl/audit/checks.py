@@ -220,7 +220,7 @@ def _differs(stored: Trajectory, expected: tuple[Slot, ...]) -> str:
 def _groups(case: Case) -> Iterator[Finding]:
     numbers = [number for number, group in enumerate(case.file.groups) for _ in group.trajectories]
     for index, (number, slot) in enumerate(zip(numbers, case.taken, strict=True)):
-        played = number if slot is None else slot // case.run.config.rollout.group_size
+        played = number if slot is None else case.slots[slot].group
         if played != number and index not in case.twins:
             said = f"the episode stands in group {number}, it was played in group {played}"
             yield case.finding(Fault.WRONG_GROUP, said, index)

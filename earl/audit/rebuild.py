@@ -3,18 +3,21 @@
 stored episode ─▶ its replies ─▶ a new Episode of the same task and seed ─▶ what a sound file would hold
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from earl.agents.chat import Chat
-from earl.agents.scripted.registry import EXPLOITER
+from earl.agents.scripted.registry import AFTER, EXPLOITER, SELF, is_self
 from earl.audit.findings import Fault, Finding
 from earl.config import Config
-from earl.errors import boundary
+from earl.errors import EarlError, boundary
+from earl.rollout.episode import Episode
+from earl.rollout.self_play import PairedEpisodes
 from earl.rollout.tasks import EpisodeFactory, draw, episode_seed
+from earl.seeds import derive
 from earl.trajectory import Completion, Task, Trajectory, Turn
 
 LONGEST = 60  # characters of a quotation
@@ -24,26 +27,46 @@ LONGEST = 60  # characters of a quotation
 class Slot:
     task: Task
     seed: int
+    group: int = field(default=0, compare=False)
+    game: "Slot | None" = field(default=None, compare=False)
+    """Of the policy with itself, one seat of which this is: its task and seed."""
+
+    def seat(self, number: int) -> "Slot":
+        """One seat of this game."""
+        return Slot(replace(self.task, seat=number), derive(self.seed, "seat", number), game=self)
 
 
 def slots_of(config: Config, step: int, stored: Sequence[Trajectory]) -> tuple[Slot, ...]:
     """The slots of a step, in the order of its file. They follow from the run's seed alone, as in training; but what
-    the exploiter plays, and from which seat that was lost, follows from an evaluation, and is taken as the first stored
-    episode of the group says."""
+    the exploiter plays, and from which seat that was lost, and where a game of the policy with itself begins, follow
+    from the course of the run, and are taken as the first stored episode of the group says."""
     drawn = draw(config, step)
-    stored_tasks = {one.task.seed: one.task for one in reversed(stored) if one.task.opponent.startswith(EXPLOITER)}
-    tasks = [
-        task if task.opponent != EXPLOITER else _as_stored(task, stored_tasks.get(task.seed)) for task in drawn.tasks
-    ]
-    return tuple(
-        Slot(task, episode_seed(drawn.seed, number, member))
-        for number, task in enumerate(tasks)
-        for member in range(config.rollout.group_size)
-    )
+    courses = {one.task.seed: one.task for one in reversed(stored) if one.task.opponent.startswith((EXPLOITER, AFTER))}
+    seeds, groups = {one.seed for one in stored}, list[list[Slot]]()
+    for number, task in enumerate(drawn.tasks):
+        known = _as_stored(task, courses.get(task.seed))
+        group = [Slot(known, episode_seed(drawn.seed, number, one)) for one in range(config.rollout.group_size)]
+        groups += _by_seat(group, seeds) if is_self(known.opponent) else [group]
+    return tuple(replace(slot, group=number) for number, group in enumerate(filter(None, groups)) for slot in group)
+
+
+def _by_seat(games: Sequence[Slot], stored: Set[int]) -> list[list[Slot]]:
+    """The slots of both seats of games of the policy with itself. A game may end before a seat has a turn: it has those
+    whose seeds are stored, and one where none is. A seat whose episode is missing leaves the other one no replay."""
+    seats: list[list[Slot]] = [[], []]
+    for game in games:
+        both = [game.seat(number) for number in (0, 1)]
+        some = any(one.seed in stored for one in both)
+        for one, own in zip(both, seats, strict=True):
+            if one.seed in stored or (not some and one.task.seat == game.task.seat):
+                own.append(one)
+    return seats
 
 
 def _as_stored(task: Task, stored: Task | None) -> Task:
-    return task if stored is None else replace(task, seat=stored.seat, opponent=stored.opponent)
+    if stored is None or task.opponent not in (EXPLOITER, SELF):
+        return task
+    return replace(task, opponent=stored.opponent, seat=stored.seat if task.opponent == EXPLOITER else task.seat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +81,7 @@ class Replay:
     """Whether the replay still waited for a reply after the last stored one; `played.stop` is then the stored one."""
     room: tuple[int, ...] = ()  # token limit of each reply
     fault: str | None = None  # why the replies could not be played
+    others: Mapping[int, Trajectory] = field(default_factory=dict)  # the step's episodes by their seeds
 
     @property
     def same_tokens(self) -> bool:
@@ -81,12 +105,12 @@ class Replay:
         """This replay with other replies, in another slot."""
         room = []
         with boundary() as fault:  # a damaged file may make tokenizer, players or environment fail
-            episode = self.world.episode(slot.task, slot.seed, 0)
+            episode, receive = self._begin(slot)
             for completion in replies:
                 if episode.stop is not None:
                     break
                 room.append(episode.prompt().max_tokens)
-                episode.receive(completion)
+                receive(completion)
             waiting = episode.stop is None
             episode.stop = episode.stop or self.stored.stop
             played = episode.trajectory()
@@ -97,6 +121,31 @@ class Replay:
         if fault.message:
             return replace(self, slot=slot, played=self.stored, fault=fault.message)
         return replace(self, slot=slot, played=played, waiting=waiting, room=tuple(room), fault=None)
+
+    def _begin(self, slot: Slot) -> tuple[Episode, Callable[[Completion], None]]:
+        """The episode of a slot at its first turn, and what gives it a reply."""
+        if slot.game is None:
+            episode = self.world.episode(slot.task, slot.seed, 0)
+            return episode, episode.receive
+        game, seat = self.world.game(slot.game.task, slot.game.seed, 0), slot.task.seat
+        assert isinstance(game, PairedEpisodes), "the policy plays itself"
+        other = self.others.get(slot.game.seat(1 - seat).seed)
+        replies = iter(next(readings(self.world.chat, other)) if other else [])
+
+        def follow() -> None:
+            while game.stop is None and game.mover.task.seat != seat:
+                if (reply := next(replies, None)) is None:
+                    raise EarlError("a reply of the other seat is missing")
+                game.receive(reply)
+
+        def receive(completion: Completion) -> None:
+            game.receive(completion)
+            follow()
+
+        follow()
+        if own := [one for one in game.learners() if one.task.seat == seat]:
+            return own[0], receive
+        raise EarlError("the game ends before the seat has a turn")
 
     def finding(self, fault: Fault, message: str, turn: int | None = None, token: int | None = None) -> Finding:
         return Finding(fault, message, self.step, self.index, turn, token)
@@ -116,9 +165,17 @@ def more(count: int) -> str:
     return f" (and {count - 1} more tokens)" if count > 1 else ""
 
 
-def rebuild(world: EpisodeFactory, step: int, index: int, stored: Trajectory, slots: Sequence[Slot]) -> Replay:
-    """The best replay over possible slots (the likeliest first) and readings of the stored replies."""
-    blank = Replay(world, step, index, stored, slots[0], stored)
+def rebuild(
+    world: EpisodeFactory,
+    step: int,
+    index: int,
+    stored: Trajectory,
+    slots: Sequence[Slot],
+    others: Mapping[int, Trajectory],
+) -> Replay:
+    """The best replay over possible slots (the likeliest first) and readings of the stored replies. others: the step's
+    episodes by their seeds."""
+    blank = Replay(world, step, index, stored, slots[0], stored, others=others)
     tried: list[Replay] = []
     for replay in (blank.play(slot, replies) for slot in slots for replies in readings(world.chat, stored)):
         if not any(replay.distance):

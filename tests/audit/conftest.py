@@ -32,6 +32,10 @@ RUNS = {
         "agent": {"history": "board_only", "retries": 1},
         "env": {"opponents": {"random": 1, "exploiter": 1}},
     },
+    "self_play": {
+        "agent": {"history": "board_only"},
+        "env": {"opponents": {"self": 3, "random": 1}, "random_replies": 2, "restarts": 0.5},
+    },
     "last_turns": {"agent": {"history": "last_turns:1", "retries": 1}},
     "cut_off": {"context": {"limit": 72, "learn_truncated": False}},
     "arithmetic": {

@@ -14,7 +14,7 @@ def test_an_untouched_run_passes(sound, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "reinforce", "board_only", "last_turns", "cut_off"])
+@pytest.mark.parametrize("name", ["ppo", "reinforce", "board_only", "self_play", "last_turns", "cut_off"])
 def test_an_untouched_run_of_any_recipe_passes(sound, name):
     said = audit(sound(name))
     assert [str(finding) for finding in said.findings] == []

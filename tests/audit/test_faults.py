@@ -201,6 +201,39 @@ def test_a_group_has_one_line_of_the_exploiter(planted):
     assert "wrong seed" in plant.names(21)
 
 
+@pytest.fixture
+def both_seats(planted):
+    """A run with games of the policy with itself, and for some game of step 23 the rows of both seats."""
+    run = planted("self_play")
+    rows = [(number, row) for number, row in enumerate(run.rows(STEP)) if row["opponent"] == "self"]
+    seats = {row["seat"]: number for number, row in reversed(rows) if row["task_seed"] == rows[0][1]["task_seed"]}
+    return run, (seats[0], seats[1])
+
+
+def test_a_missing_seat_leaves_the_other_one_no_replay(both_seats):
+    run, (first, second) = both_seats
+    run.change(STEP, lambda rows: rows.pop(second))
+    [found] = [finding for finding in run.found(STEP) if finding.episode == first]
+    assert (found.fault, found.message) == (
+        Fault.WRONG_TOKEN, "the episode cannot be replayed: a reply of the other seat is missing"
+    )  # fmt: skip
+
+
+def test_games_of_which_both_seats_are_missing_are_named(both_seats):
+    run, pair = both_seats
+    seed = run.rows(STEP)[pair[0]]["task_seed"]
+    run.write(STEP, [row for row in run.rows(STEP) if row["task_seed"] != seed])
+    assert "missing episode" in run.names(STEP)
+
+
+def test_what_a_seat_earned_follows_from_both(both_seats):
+    run, pair = both_seats
+    for number in pair:
+        run.change(STEP, lambda rows, number=number: rows[number]["turns"][-1].update(reward=0.5))
+    found = {(finding.fault, finding.episode) for finding in run.found(STEP)}
+    assert {(Fault.SWAPPED_REWARD, number) for number in pair} <= found
+
+
 def test_numbers_that_the_episodes_do_not_show_are_named(planted):
     run = planted()
     with sqlite3.connect(run.folder.database) as connection:
