@@ -56,6 +56,6 @@ _DECLARED = declarations("bench.toml")
 for benchmark, own in _DECLARED["commands"].items():
     own["options"]["json"] = SHARED["json"]
     needed = [f" --{name} runs/{benchmark}" for name, option in own["options"].items() if option.get("required")]
-    own["examples"] = [f"earl bench {benchmark}{''.join(needed)} --json"]
+    own.setdefault("examples", [f"earl bench {benchmark}{''.join(needed)} --json"])
     run = partial(_run, own.get("call", f"{benchmark}:run"), own.get("columns", ()))
     command.add_command(click.Command(callback=run, **keywords(benchmark, own, _DECLARED["options"])))
