@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from earl.batch import Rows
 from earl.dispatch.rows import Shard
 from earl.placement.async_rollout import Ticket
-from earl.rollout.pack import Learnable, num_rows, pack, trajectories_of
+from earl.rollout.pack import Learnable, by_seat, num_rows, pack, trajectories_of
 from earl.trajectory import Group, GroupOf, TrajectorySummary, summary_of
 
 Counts = NDArray[np.int32]
@@ -56,7 +56,7 @@ class EpisodeStore:
 
     def table(self, step: int) -> RowTable:
         tickets = sorted(ticket for ticket in self._groups if ticket.step == step)
-        kept = [(t.number, own) for t in tickets for own in self._learnable.learned([self._groups[t]])]
+        kept = [(t.number, own) for t in tickets for own in self._learnable.learned(by_seat([self._groups[t]]))]
         order = [number for number, group in kept for own in group.trajectories for _ in range(num_rows(own))]
         return self.pack(pack(trajectories_of(group for _, group in kept)), order)
 
