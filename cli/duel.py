@@ -159,7 +159,8 @@ class Person:
             move = self._again.pop(0)
         else:
             self.show(game, state)
-            click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
+            turned = " The board may be turned or mirrored after each move." * game.turned
+            click.echo(clean(f"You are {game.marks[state.player]} against {self._other}.{turned}"))
             terminal = sys.stdin.isatty() and sys.stdout.isatty() and all(game.size)
             read = partial(pointed, game, state, self._seat) if terminal else typed
             move = game.actions.index(ask(partial(_rule, game, state), partial(hint, game, state), read))

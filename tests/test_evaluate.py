@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import fsum, sqrt
@@ -243,6 +244,11 @@ def test_a_proof_is_accepted_by_a_program_of_its_own(world, chat, choose, tmp_pa
     counted = [Counter(outcome for outcome, _ in leaves(choose, seat, ANY)) for seat in (0, 1)]
     told = (", ".join(f"{one[n]} {n.replace('illegal', 'forfeit')}" for n in RESULTS) for one in counted)
     assert said.stdout == "accepted: " + ", ".join(f"seat {n}: {one}" for n, one in enumerate(told, 1)) + "\n"
+
+
+def test_boards_that_are_turned_have_no_proof(world, chat):
+    with pytest.raises(EarlError, match=r"env\.options\.turned turns it; leave out --proof"):
+        prove(replace(world, options={"turned": True}), chat, perfect_move)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from select import select
 
 import pytest
@@ -17,7 +18,7 @@ from earl.cli.duel import Person, board
 from earl.engine.model import character_tokenizer
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
-from earl.envs.games.mnk import TICTACTOE
+from earl.envs.games.mnk import TICTACTOE, turned_boards
 from earl.envs.games.othello import Discs, othello_game
 from earl.placement.embedded import EvalPolicy
 from earl.rollout.episode import Rules
@@ -243,3 +244,11 @@ def test_two_players_are_watched(earl, trained: Path) -> None:
     mixed = earl("play", "tictactoe", "--against", "done", "--watch", "random", "--runs", trained.parent)
     assert mixed.code == 0 and mixed.out.splitlines()[-1].split()[-1] in ("draw", "wins", "forfeit")
     assert "name the first with --against" in earl("play", "tictactoe", "--watch", "random").err
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_person_is_told_whether_boards_are_turned(monkeypatch, capsys, turned):
+    monkeypatch.setattr(duel, "ask", lambda *_: "1")
+    game = turned_boards(TICTACTOE) if turned else TICTACTOE
+    assert duel.Person("other").move(game, State(), Random(0)) == 0
+    assert ("turned or mirrored after each move" in capsys.readouterr().out) is turned

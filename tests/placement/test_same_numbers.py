@@ -9,8 +9,9 @@ pytestmark = pytest.mark.usefixtures("shared_ray")
 LAYOUTS = [(2, 2, 1), (2, 1, 2)]
 """tp or cp beside dp. test_relayout.py has a rank alone, test_learner_relayout.py each axis alone."""
 CURRICULUM = [
-    *("algorithm.name=dapo", "rollout.resample=2", "env.opponents={random=[2, 0], heuristic=[1, 2], perfect=1, self=1}"),
-    *("env.restarts=0.5", "env.prefer=informative", "warm_start.distill=0.5", "warm_start.distill_steps=3"),
+    *("algorithm.name=dapo", "rollout.resample=2", "env.prefer=informative", "env.restarts=0.5"),
+    "env.opponents={random=[2, 0], heuristic=[1, 2], perfect=1, self=1}",
+    *("warm_start.distill=0.5", "warm_start.distill_steps=3"),
 ]
 SHORT = ["warm_start.steps=2", "warm_start.episodes=24", "warm_start.minibatches=3", "run.steps=4", *CURRICULUM]
 """`earl bench placements` takes 10 and 20 steps."""
