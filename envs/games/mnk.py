@@ -256,7 +256,8 @@ def tictactoe(
     canonical: bool = False,
     turned: bool = False,
 ) -> BoardGameEnv:
-    """canonical: both seats see their own marks as X. turned: see `turned_boards`."""
+    """canonical: both seats see their own marks as X. turned: after each move the board is turned or mirrored, so that
+    of the eight images of a position players meet one."""
     game = CANONICAL if canonical else TICTACTOE
     return BoardGameEnv(turned_boards(game) if turned else game, seat, opponent, draw_reward)
 
