@@ -128,5 +128,5 @@ def test_a_thought_is_left_out_of_later_prompts_where_the_template_does_so(chatm
     assert result.tokens[result.sampled].tolist() == [token for tokens in sampled for token in tokens]
     assert pack([result]).num_rows == len({turn.context_start for turn in result.turns})
     registry.register("counting", counting)
-    again = rebuild(EpisodeFactory("counting", {}, chat, rules), 1, 0, result, [Slot(result.task, result.seed)])
+    again = rebuild(EpisodeFactory("counting", {}, chat, rules), 1, 0, result, [Slot(result.task, result.seed)], {})
     assert not any(again.distance)  # as the audit replays it
