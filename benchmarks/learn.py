@@ -19,6 +19,7 @@ from earl.recipe import build, load_toml, override
 from earl.runs.store import Numbers, read_numbers
 
 JUDGES = ("perfect", "random")
+"""Held-out opponents: what a run's best weights are judged by."""
 RATES = (5e-4, 1e-3, 2e-3)
 GROUP = 16
 """Episodes of a group, where an algorithm compares them; else the recipe's."""
