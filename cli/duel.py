@@ -159,8 +159,7 @@ class Person:
             move = self._again.pop(0)
         else:
             self.show(game, state)
-            turned = " The board may be turned or mirrored after each move." * game.turned
-            click.echo(clean(f"You are {game.marks[state.player]} against {self._other}.{turned}"))
+            click.echo(clean(f"You are {game.marks[state.player]} against {self._other}."))
             terminal = sys.stdin.isatty() and sys.stdout.isatty() and all(game.size)
             read = partial(pointed, game, state, self._seat) if terminal else typed
             move = game.actions.index(ask(partial(_rule, game, state), partial(hint, game, state), read))
@@ -311,8 +310,9 @@ class ThinksAloud:
         if game.name in perfect.SOLVERS:
             ends = perfect.solved(game, board.state)
         values = {game.actions[move]: f" {VALUES[end.value]}" for move, end in ends.items()}
-        odds = [f"{action} {drawn[action] / SAMPLES:.0%}{values.get(action, '')}" for action in board.legal]
-        other = 1 - sum(drawn[action] for action in board.legal) / SAMPLES
+        shares = {action: drawn[called] / SAMPLES for action, called in zip(board.legal, board.called, strict=True)}
+        odds = [f"{action} {share:.0%}{values.get(action, '')}" for action, share in shares.items()]
+        other = 1 - sum(shares.values())
         click.echo(clean(f"{self._name} weighs: {', '.join(odds)}" + f", no legal move {other:.0%}" * (other > 0)))
 
     def _read(self, completion: Completion) -> Reply:

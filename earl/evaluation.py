@@ -137,7 +137,7 @@ def line_of(episode: Episode) -> Line | None:
         if state != before:
             return None
         if action is not None:
-            moves.append(game.actions.index(action))
+            moves.append(game.shown(state)[1].index(action))
             state = game.play(state, moves[-1])
     return Line(game, tuple(moves), FORFEIT if episode.stop in FORFEITS else episode.outcome.value)
 
@@ -145,9 +145,7 @@ def line_of(episode: Episode) -> Line | None:
 def proof(by_seat: Sequence[Sequence[Episode]]) -> str:
     """The text of a proof: every line of play of both seats, each game as moves in the order in which they were made.
     Raises EarlError where an episode has no line of play that a plain board could replay."""
-    board, parts = by_seat[0][0].board, []
-    if board and board.game.turned:
-        raise EarlError("a proof has the moves of a plain board, and env.options.turned turns it; leave out --proof")
+    parts = []
     for seat, episodes in enumerate(by_seat, 1):
         lines = [line for line in map(line_of, episodes) if line is not None]
         if len(lines) < len(episodes):
@@ -188,8 +186,8 @@ def _judge_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -
 
 
 def _value_lost(game: Game, state: State, action: str) -> int:
-    values = {game.actions[move]: end.value for move, end in perfect.solved(game, state).items()}
-    return max(values.values()) - values[action]
+    values = {move: end.value for move, end in perfect.solved(game, state).items()}
+    return max(values.values()) - values[game.shown(state)[1].index(action)]
 
 
 def _sample(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int) -> list[Episode]:

@@ -246,9 +246,17 @@ def test_a_proof_is_accepted_by_a_program_of_its_own(world, chat, choose, tmp_pa
     assert said.stdout == "accepted: " + ", ".join(f"seat {n}: {one}" for n, one in enumerate(told, 1)) + "\n"
 
 
-def test_boards_that_are_turned_have_no_proof(world, chat):
-    with pytest.raises(EarlError, match=r"env\.options\.turned turns it; leave out --proof"):
-        prove(replace(world, options={"turned": True}), chat, perfect_move)
+@pytest.mark.slow
+def test_lines_have_the_moves_of_the_plain_board_where_images_are_shown_alike(world, chat, tmp_path):
+    alike = replace(world, options={"symmetry": True})
+    said = checked(tmp_path / "proof", prove(alike, chat, perfect_move))
+    assert (said.returncode, said.stdout.count(" 0 loss, 0 forfeit")) == (0, 2)
+    best, careless = (
+        evaluation.evaluate(alike, Table(chat, own), Match(ANY, 1, exact=True)) for own in (perfect_move, lowest)
+    )
+    assert (best.lost, best.optimal) == ((), 1.0)
+    assert careless.optimal < 1
+    assert all(GAME.winner(GAME.after(moves.replace(" ", ""))) == 0 for moves in careless.lost)
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ class ScriptedPlayer:
         if not isinstance(env, BoardGameEnv):
             raise EarlError(f"a board player cannot act in {type(env).__name__}; use it with a board game")
         self.check(env.game)
-        return env.game.actions[self.move(env.game, env.state, rng)]
+        return env.game.shown(env.state)[1][self.move(env.game, env.state, rng)]
 
 
 @dataclass(frozen=True, slots=True)

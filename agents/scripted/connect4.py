@@ -64,12 +64,7 @@ def new_table(bits: int = TABLE_BITS) -> Integers:
     return np.zeros(1 << bits, np.int64)
 
 
-@compiled
-def mirrored(stones: int) -> int:
-    turned = 0
-    for column in range(COLUMNS):
-        turned = turned << 7 | stones >> 7 * column & 127
-    return turned
+mirrored = compiled(connect4.mirrored)
 
 
 @compiled

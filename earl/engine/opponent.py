@@ -34,7 +34,8 @@ class ModelOpponent:
 
     def move(self, game: Game, state: State, rng: Random) -> int:
         action = self._reply(game.instructions, game.seen(state, state.player), rng)
-        return game.actions.index(action) if action in game.legal_actions(state) else rng.choice(game.legal(state))
+        legal, called = game.legal(state), game.called(state)
+        return legal[called.index(action)] if action in called else rng.choice(legal)
 
     def act(self, env: Adapted, rng: Random) -> str:
         action = self._reply(env.instructions, env.observation(), rng)

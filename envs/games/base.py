@@ -5,9 +5,9 @@ The environment and the scripted players depend on this file only.
 """
 
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -34,6 +34,11 @@ class State(NamedTuple):
 
 new_state = partial(tuple.__new__, State)
 """`State` of a pair, in half the time of `State(*pair)`."""
+
+Image = tuple[Callable[[int], int], tuple[str, ...]]
+"""A bitboard turned or mirrored, and what each move of the board is called then."""
+IMAGES = 1 << 13
+"""Images of boards that are remembered: all of a small game."""
 
 Turn = tuple[Any, int, tuple[int, ...], tuple[str, ...]]
 """A state, the player to move, the legal moves, and their actions."""
@@ -80,8 +85,9 @@ class Game:
     """Whether both seats are shown their own stones by the first mark and the other's by the second: what one seat
     learns of stones then holds for the other (the canonical form of AlphaZero's boards)."""
 
-    turned: bool = False
-    """Whether boards are turned or mirrored after each move, so that moves are not those of a plain board."""
+    image: Callable[[Any], tuple[Any, tuple[str, ...]]] | None = None
+    """A state as players are shown it, and what they call each move there, where boards that are turned or mirrored
+    images of each other are shown alike."""
 
     deals: tuple[tuple[Any, float], ...] = ((State(), 1.0),)
     """The states that a game begins with, and the probability of each: all that is dealt in a game, now or later."""
@@ -114,9 +120,16 @@ class Game:
         """What a seat is told of a state."""
         if self.sees:
             return self.sees(state, seat)
-        if self.canonical:
-            state = self._turned(state, seat)
-        return f"{self.marks[seat]} {self.render(state)}"
+        return f"{self.marks[seat]} {self.render(self._swapped(self.shown(state)[0], seat))}"
+
+    def shown(self, state: Any) -> tuple[Any, tuple[str, ...]]:
+        """The state as players are shown it, and what they call each move there."""
+        return self.image(state) if self.image else (state, self.actions)
+
+    def called(self, state: Any) -> tuple[str, ...]:
+        """What players call the legal moves."""
+        names = self.shown(state)[1]
+        return tuple([names[move] for move in self.legal(state)])
 
     def with_canonical_boards(self, stones: str) -> "Game":
         """The game with canonical boards, and instructions that say so, in which the stones are called `stones`."""
@@ -131,7 +144,22 @@ class Game:
             text = text.replace(before, after)
         return replace(self, canonical=True, instructions=text)
 
-    def _turned(self, state: Any, seat: int) -> Any:
+    def with_images(self, images: "Sequence[Image]") -> "Game":
+        """The game in which boards that are images of each other are shown alike, as the one whose bitboards are the
+        least, and instructions that say so."""
+
+        @lru_cache(IMAGES)
+        def image(state: State) -> tuple[State, tuple[str, ...]]:
+            found = [(State(turn(state.first), turn(state.second)), n) for n, (turn, _) in enumerate(images)]
+            least, number = min(found)
+            return least, images[number][1]
+
+        asked = "Answer with"
+        assert asked in self.instructions, f"the instructions of {self.name} do not say {asked!r}"
+        text = self.instructions.replace(asked, f"The board may be shown turned or mirrored. {asked}")
+        return replace(self, image=image, instructions=text)
+
+    def _swapped(self, state: Any, seat: int) -> Any:
         return self.stones(state.second, state.first, 1 - state.player) if self.canonical and seat else state
 
     def gain(self, state: Any, seat: int) -> float:
@@ -152,8 +180,8 @@ class Game:
             return None
         cells = [(mark, self.stone(row, c)) for row, line in enumerate(lines) for c, mark in enumerate(line)]
         first, second = (sum(stone for mark, stone in cells if mark == own) for own in self.marks)
-        state = self._turned(self.stones(first, second, seat), seat)
-        return state if self.render(self._turned(state, seat)) == text else None
+        state = self._swapped(self.stones(first, second, seat), seat)
+        return state if self.render(self._swapped(state, seat)) == text else None
 
     def cells(self, state: Any) -> tuple[tuple[str, ...], ...]:
         lines = self.render(state).split("\n")

@@ -9,7 +9,7 @@ never touch a neighbour:
 
 from functools import cache
 
-from earl.envs.games.base import Game, Player, State, Turn, new_state
+from earl.envs.games.base import Game, Image, Player, State, Turn, new_state
 from earl.envs.games.env import BoardGameEnv
 
 ROWS, COLUMNS = 6, 7
@@ -158,8 +158,26 @@ CONNECT4 = Game(
 CANONICAL = CONNECT4.with_canonical_boards("stones")
 
 
+def mirrored(stones: int) -> int:
+    """The bitboard with its columns in the opposite order."""
+    other = 0
+    for column in range(COLUMNS):
+        other = other << 7 | stones >> 7 * column & 127
+    return other
+
+
+IMAGES: list[Image] = [(int, ACTIONS), (mirrored, ACTIONS[::-1])]
+ALIKE = {game: game.with_images(IMAGES) for game in (CONNECT4, CANONICAL)}
+"""Each with boards that are shown alike where they mirror each other."""
+
+
 def connect4(
-    seat: int = 0, opponent: Player | None = None, draw_reward: float = 0.0, canonical: bool = False
+    seat: int = 0,
+    opponent: Player | None = None,
+    draw_reward: float = 0.0,
+    canonical: bool = False,
+    symmetry: bool = False,
 ) -> BoardGameEnv:
-    """canonical: both seats see their own stones as X."""
-    return BoardGameEnv(CANONICAL if canonical else CONNECT4, seat, opponent, draw_reward)
+    """canonical: both seats see their own stones as X. symmetry: boards that mirror each other are shown alike."""
+    game = CANONICAL if canonical else CONNECT4
+    return BoardGameEnv(ALIKE[game] if symmetry else game, seat, opponent, draw_reward)

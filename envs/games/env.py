@@ -26,6 +26,7 @@ class TurnTable:
         remembered = lru_cache(game.positions) if game.positions else lambda function: function
         self.advance = game.advance or remembered(self._advance)
         self.turn, self.seen, self.end = remembered(self._turn), remembered(game.seen), remembered(self._end)
+        self.called = remembered(game.called)
         self._first = None if game.dealt else self._turn(game.deals[0][0])
 
     def first(self, seed: int) -> Turn:
@@ -90,12 +91,11 @@ class BoardGameEnv(TextEnv):
             self._go_on()
         self._draw_by("opponent", opponent_seed)
         self._go_on()
-        state, _, _, legal = self._turn
-        return self._table.seen(state, self.seat), {"role": "user", "legal_actions": legal}
+        return self._table.seen(self.state, self.seat), {"role": "user", "legal_actions": self.called}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
-        state, _, moves, legal = self._turn
+        (state, _, moves, _), legal = self._turn, self.called
         if action not in legal:
             if not legal:
                 raise EarlError("step() outside an episode; call reset() to begin one")
@@ -124,6 +124,11 @@ class BoardGameEnv(TextEnv):
         return self._turn[3]
 
     @property
+    def called(self) -> tuple[str, ...]:
+        """What they are called on the board that players are shown, in the same order."""
+        return self._table.called(self._turn[0]) if self.game.image and self._turn[2] else self._turn[3]
+
+    @property
     def dealt(self) -> bool:
         """Whether a game begins by chance."""
         return self.game.dealt
@@ -144,19 +149,18 @@ class BoardGameEnv(TextEnv):
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
-        state, _, _, legal = self._turn
-        if legal:
-            return self._table.seen(state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
-        text, reward, outcome = self._table.end(state, seat)
+        if legal := self.called:
+            return self._table.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
+        text, reward, outcome = self._table.end(self.state, seat)
         if outcome == "draw" and not self.game.payoff:
             reward = self.draw_reward
         return text, reward, True, False, {"role": "user", "legal_actions": (), "outcome": outcome}
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
-        if action in self.legal:
+        if action in self.called:
             return None
-        return f"illegal: choose one of {' '.join(self.legal)}"
+        return f"illegal: choose one of {' '.join(sorted(self.called))}"
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """Return the board of an observation, ignoring any lines below it, with the action played."""
@@ -209,7 +213,7 @@ class SharedSeat(TextEnv):
         return observation, info
 
     def step(self, action: str) -> Any:
-        self.board.move(action)
+        self.board.move(self.board.legal[self.board.called.index(action)])
         return OTHER_MOVES
 
     def rule(self, action: str) -> str | None:

@@ -4,11 +4,10 @@ Bit i of a bitboard is cell i, counted from the top left, row by row.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
-from earl.envs.games.base import Game, Player, State
+from earl.envs.games.base import Game, Image, Player, State
 from earl.envs.games.env import BoardGameEnv
 from earl.errors import EarlError
 
@@ -224,29 +223,21 @@ TICTACTOE = mnk(
 CANONICAL = TICTACTOE.with_canonical_boards("taken cells")
 
 
-@cache
-def turned_boards(game: Game) -> Game:
-    """The game on a square board that is turned and mirrored after each move, so that of the eight images of a
-    position, which are worth the same, players meet one."""
-    size = game.size[0]
-    cells = [(row, column) for row in range(size) for column in range(size)]
-    images = [cells, [(row, size - 1 - column) for row, column in cells]]
+def square_images(size: int, names: tuple[str, ...]) -> list[Image]:
+    """The eight images of a square board, on which move i is cell i."""
+    cells = list(range(size * size))
+    images = [cells, [size * (cell // size) + size - 1 - cell % size for cell in cells]]
     for _ in range(3):
-        images += [[(column, size - 1 - row) for row, column in image] for image in images[-2:]]
-    bits = [game.stone(*cell) for cell in cells]
-    turns = [[game.stone(*cell) for cell in image] for image in images]
+        images += [[size * (cell % size) + size - 1 - cell // size for cell in image] for image in images[-2:]]
 
-    def turned(stones: int) -> list[int]:
-        return [sum([new for old, new in zip(bits, turn, strict=True) if stones & old]) for turn in turns]
+    def turned(image: list[int], stones: int) -> int:
+        return sum([1 << to for cell, to in enumerate(image) if stones >> cell & 1])
 
-    @cache
-    def play(state: State, move: int) -> State:
-        after = game.play(state, move)
-        return min(map(State, turned(after.first), turned(after.second)))
+    return [(partial(turned, image), tuple([names[to] for to in image])) for image in images]
 
-    asked = "Answer with"
-    told = game.instructions.replace(asked, f"After each move the board may be turned or mirrored. {asked}")
-    return replace(game, play=play, instructions=told, turned=True)
+
+ALIKE = {game: game.with_images(square_images(3, game.actions)) for game in (TICTACTOE, CANONICAL)}
+"""Each with boards that are shown alike where they are images of each other."""
 
 
 def tictactoe(
@@ -254,12 +245,12 @@ def tictactoe(
     opponent: Player | None = None,
     draw_reward: float = 0.0,
     canonical: bool = False,
-    turned: bool = False,
+    symmetry: bool = False,
 ) -> BoardGameEnv:
-    """canonical: both seats see their own marks as X. turned: after each move the board is turned or mirrored, so that
-    of the eight images of a position players meet one."""
+    """canonical: both seats see their own marks as X. symmetry: boards that are turned or mirrored images of each other
+    are shown alike, 765 positions in place of 5,478."""
     game = CANONICAL if canonical else TICTACTOE
-    return BoardGameEnv(turned_boards(game) if turned else game, seat, opponent, draw_reward)
+    return BoardGameEnv(ALIKE[game] if symmetry else game, seat, opponent, draw_reward)
 
 
 def gomoku(

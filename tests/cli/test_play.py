@@ -7,8 +7,8 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from random import Random
 from select import select
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,14 +16,15 @@ from earl.agents.chat import Chat
 from earl.cli import duel
 from earl.cli.duel import Person, board
 from earl.engine.model import character_tokenizer
+from earl.envs import registry
 from earl.envs.games.base import State
 from earl.envs.games.connect4 import CONNECT4
-from earl.envs.games.mnk import TICTACTOE, turned_boards
+from earl.envs.games.mnk import TICTACTOE
 from earl.envs.games.othello import Discs, othello_game
 from earl.placement.embedded import EvalPolicy
 from earl.rollout.episode import Rules
 from earl.rollout.tasks import EpisodeFactory
-from earl.trajectory import Completion
+from earl.trajectory import Completion, Prompt
 
 
 @pytest.fixture
@@ -46,8 +47,10 @@ class Script:
         pass
 
 
-def scripted(env: str, *replies: str) -> EvalPolicy:
-    return EvalPolicy(EpisodeFactory(env, {}, Chat(character_tokenizer()), Rules(max_turn_tokens=40)), Script(*replies))
+def scripted(env: str, *replies: str, **options: bool) -> EvalPolicy:
+    return EvalPolicy(
+        EpisodeFactory(env, options, Chat(character_tokenizer()), Rules(max_turn_tokens=40)), Script(*replies)
+    )
 
 
 def test_a_game_against_a_script_to_its_end(earl, types) -> None:
@@ -246,9 +249,22 @@ def test_two_players_are_watched(earl, trained: Path) -> None:
     assert "name the first with --against" in earl("play", "tictactoe", "--watch", "random").err
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_person_is_told_whether_boards_are_turned(monkeypatch, capsys, turned):
-    monkeypatch.setattr(duel, "ask", lambda *_: "1")
-    game = turned_boards(TICTACTOE) if turned else TICTACTOE
-    assert duel.Person("other").move(game, State(), Random(0)) == 0
-    assert ("turned or mirrored after each move" in capsys.readouterr().out) is turned
+def test_a_person_has_the_plain_board_where_images_are_shown_alike(capsys: pytest.CaptureFixture[str], types) -> None:
+    # The person takes the last corner, which is the first one on the board that the model is shown.
+    types("9", "7", "8")
+    duel.play_model(scripted("tictactoe", "5", "4", symmetry=True), "model", 1, 0)
+    out = capsys.readouterr().out
+    assert "model plays 5\n1 2 3\n4 O 6\n7 8 X\n" in out
+    assert out.endswith("X X X\nyou win\n")
+
+
+def test_what_a_model_weighs_are_moves_of_the_plain_board(capsys: pytest.CaptureFixture[str]) -> None:
+    env = registry.make("tictactoe", symmetry=True)
+    env.begin(0)
+    env.move("9")
+    script = Script("2")  # on the board that is shown: beside the corner
+    script.sampler = script
+    episode = SimpleNamespace(board=env, chat=script.chat, rules=Rules())
+    duel.ThinksAloud("model", script, episode)._show(env, [Prompt(0, [1], 0, 2)] * duel.SAMPLES)
+    weighed = capsys.readouterr().out.removeprefix("model weighs: ").split(", ")
+    assert [part for part in weighed if "100%" in part] in (["6 100% loses"], ["8 100% loses"])

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.envs.games.base import State
-from earl.envs.games.mnk import CANONICAL, TICTACTOE, turned_boards
+from earl.envs.games.mnk import CANONICAL, TICTACTOE
 
 ROWS = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
 COLUMNS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
@@ -46,31 +46,6 @@ def test_a_canonical_board_shows_own_marks_as_x_to_both_seats(cells):
 def test_a_game_with_canonical_boards_says_so():
     assert "told which player you are, then the board: X are your own taken cells, O those of" in CANONICAL.instructions
     assert "own" not in TICTACTOE.instructions
-
-
-def naive_images(state: State) -> set[str]:
-    """The eight images of a board, from its text."""
-    lines = TICTACTOE.render(state).translate(dict.fromkeys(range(ord("1"), ord("9") + 1), ".")).split()
-    found = set()
-    for _ in range(4):
-        lines = ["".join(column) for column in zip(*lines[::-1], strict=True)]
-        found |= {"/".join(lines), "/".join(line[::-1] for line in lines)}
-    return found
-
-
-def test_turned_boards_are_one_image_of_each_plain_position():
-    game, seen, waiting = turned_boards(TICTACTOE), set(), {State()}
-    while waiting:
-        state = waiting.pop()
-        seen.add(state)
-        assert game.legal(state) == TICTACTOE.legal(state)
-        for move in game.legal(state):
-            after, plain = game.play(state, move), TICTACTOE.play(state, move)
-            assert naive_images(after) == naive_images(plain)
-            assert game.winner(after) == TICTACTOE.winner(plain)
-            waiting |= {after} - seen
-    assert len(seen) == 765  # known: 5,478 positions up to turns and mirrors
-    assert "After each move the board may be turned or mirrored. Answer with" in game.instructions
 
 
 def test_the_whole_game_tree_has_the_known_size():
