@@ -15,16 +15,21 @@ def anything(game: Game, state: State) -> tuple[int, ...]:
 
 
 def along(game: Game, state: State, line: tuple[str, ...]) -> tuple[int, ...]:
-    """The move that follows in a line of play; all legal ones where that is over, or was left."""
-    return _moves_of(game, line).get(state) or game.legal(state)
+    """The move that follows in a line of play, or in its image on a board that is shown as one of the line's; all legal
+    ones where that is over, or was left."""
+    shown, names = game.shown(state)
+    called = _moves_of(game, line).get(shown)
+    return (names.index(called),) if called else game.legal(state)
 
 
 @lru_cache(maxsize=256)
-def _moves_of(game: Game, line: tuple[str, ...]) -> dict[State, tuple[int, ...]]:
-    state, moves = game.deals[0][0], dict[State, tuple[int, ...]]()
+def _moves_of(game: Game, line: tuple[str, ...]) -> dict[State, str]:
+    """What is called the line's move on each board that is shown."""
+    state, moves = game.deals[0][0], dict[State, str]()
     for action in line:
-        moves[state] = (game.actions.index(action),)
-        state = game.play(state, *moves[state])
+        (shown, names), move = game.shown(state), game.actions.index(action)
+        moves[shown] = names[move]
+        state = game.play(state, move)
     return moves
 
 

@@ -128,6 +128,10 @@ class BoardGameEnv(TextEnv):
         """What they are called on the board that players are shown, in the same order."""
         return self._table.called(self._turn[0]) if self.game.image and self._turn[2] else self._turn[3]
 
+    def plain(self, called: str) -> str:
+        """The legal action that is called so there."""
+        return self.legal[self.called.index(called)]
+
     @property
     def dealt(self) -> bool:
         """Whether a game begins by chance."""
@@ -213,7 +217,7 @@ class SharedSeat(TextEnv):
         return observation, info
 
     def step(self, action: str) -> Any:
-        self.board.move(self.board.legal[self.board.called.index(action)])
+        self.board.move(self.board.plain(action))
         return OTHER_MOVES
 
     def rule(self, action: str) -> str | None:

@@ -11,7 +11,7 @@ from earl.envs import registry
 from earl.envs.games import GAMES
 from earl.envs.games.base import Game, Player, State
 from earl.envs.games.connect4 import CONNECT4
-from earl.envs.games.mnk import TICTACTOE
+from earl.envs.games.mnk import ALIKE, TICTACTOE
 from earl.errors import EarlError
 
 
@@ -185,6 +185,14 @@ def test_the_exploiter_follows_its_line_and_is_random_beside_it():
     for position, expected in (("", "5"), ("51", "9"), ("52", "1346789"), ("519", "2"), ("5192", "34678")):
         assert moves("exploiter:5 1 9 2", TICTACTOE, after(TICTACTOE, position)) == expected
     assert moves("exploiter", TICTACTOE, after(TICTACTOE, "5192")) == "34678"
+
+
+def test_the_exploiter_follows_images_of_its_line_where_they_are_shown_alike():
+    exploiter, alike = player("exploiter:5 1 9 2", "tictactoe"), ALIKE[TICTACTOE]
+    for position, expected in (("51", "9"), ("53", "7"), ("57", "3"), ("59", "1"), ("52", "1346789")):
+        state = after(TICTACTOE, position)
+        assert "".join(alike.actions[move] for move, _ in exploiter.distribution(alike, state)) == expected
+    assert len(exploiter.distribution(TICTACTOE, after(TICTACTOE, "53"))) == 7  # on the plain board the line was left
 
 
 def test_epsilon_mixes_in_every_legal_move():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from earl.envs.games.mnk import TICTACTOE
 from earl.placement.fragment import group_of
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Rules
@@ -169,9 +170,10 @@ def test_a_game_begins_after_the_moves_of_its_opening(world, seats, text):
     assert (x.outcome, o.outcome) == (Outcome.WIN, Outcome.LOSS)
 
 
-@pytest.mark.parametrize("opponent", ["self", "self:1 4"])
-def test_positions_of_a_game_are_found_from_the_actions_of_its_seats(world, opponent):
-    made = replace(world(history="board_only"), random_replies=3)
+@pytest.mark.parametrize("options", [{}, {"symmetry": True}])
+@pytest.mark.parametrize("opponent", ["self", "self:9 4"])
+def test_positions_of_a_game_are_found_from_the_actions_of_its_seats(world, opponent, options):
+    made = replace(world(options, history="board_only"), random_replies=3)
     drawn = Draw(1, [Task("tictactoe", seed, seed % 2, opponent) for seed in range(12)], 9)
     games = group_episodes(made, dict(enumerate(drawn.tasks)), 2, 9)
     seen = []  # of the seat to move, before each reply
@@ -189,6 +191,7 @@ def test_positions_of_a_game_are_found_from_the_actions_of_its_seats(world, oppo
         for action in one.moves.split():
             board.move(action)
         assert board.seen_by(board.player)[0] == one.seen
+        assert board.state == TICTACTOE.after(one.moves.replace(" ", ""))
     assert {one.lost for one in found} == {True, False}
 
 
