@@ -310,7 +310,8 @@ class ThinksAloud:
         if game.name in perfect.SOLVERS:
             ends = perfect.solved(game, board.state)
         values = {game.actions[move]: f" {VALUES[end.value]}" for move, end in ends.items()}
-        shares = {action: drawn[called] / SAMPLES for action, called in zip(board.legal, board.called, strict=True)}
+        names = zip(board.legal, board.shown_actions, strict=True)
+        shares = {action: drawn[shown] / SAMPLES for action, shown in names}
         odds = [f"{action} {share:.0%}{values.get(action, '')}" for action, share in shares.items()]
         other = 1 - sum(shares.values())
         click.echo(clean(f"{self._name} weighs: {', '.join(odds)}" + f", no legal move {other:.0%}" * (other > 0)))

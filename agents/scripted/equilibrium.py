@@ -32,7 +32,7 @@ def value(game: Game, first: Policy, second: Policy, seat: int = 0) -> float:
         legal = game.legal(state)
         if not legal:
             return game.gain(state, seat)
-        chances = policies[state.player](game.seen(state, state.player), game.called(state))
+        chances = policies[state.player](game.seen(state, state.player), game.shown_actions(state))
         return sum(chance * of(game.play(state, move)) for move, chance in zip(legal, chances, strict=True) if chance)
 
     return sum(chance * of(state) for state, chance in game.deals)
@@ -53,7 +53,7 @@ def best_response(game: Game, policy: Policy, seat: int) -> float:
         legal = game.legal(state)
         if not legal or state.player == seat:
             return [(move, 1.0) for move in legal]
-        return [*zip(legal, policy(game.seen(state, state.player), game.called(state)), strict=True)]
+        return [*zip(legal, policy(game.seen(state, state.player), game.shown_actions(state)), strict=True)]
 
     @cache
     def best_move(seen: str) -> int:

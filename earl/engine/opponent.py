@@ -34,8 +34,8 @@ class ModelOpponent:
 
     def move(self, game: Game, state: State, rng: Random) -> int:
         action = self._reply(game.instructions, game.seen(state, state.player), rng)
-        legal, called = game.legal(state), game.called(state)
-        return legal[called.index(action)] if action in called else rng.choice(legal)
+        legal, shown = game.legal(state), game.shown_actions(state)
+        return legal[shown.index(action)] if action in shown else rng.choice(legal)
 
     def act(self, env: Adapted, rng: Random) -> str:
         action = self._reply(env.instructions, env.observation(), rng)

@@ -99,7 +99,7 @@ class EpisodeFactory:
             yield VisitedPosition(task.env, board.seen_by(board.player)[0], " ".join(board.moves), lost)
             if not (actions := left[board.player]):
                 return
-            board.move(board.plain(actions.pop(0)))
+            board.move(board.plain_action(actions.pop(0)))
 
     def _seat(self, task: Task, seed: int, session: int, env: SharedSeat) -> Episode:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""

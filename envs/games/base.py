@@ -126,8 +126,8 @@ class Game:
         """The state as players are shown it, and what they call each move there."""
         return self.image(state) if self.image else (state, self.actions)
 
-    def called(self, state: Any) -> tuple[str, ...]:
-        """What players call the legal moves."""
+    def shown_actions(self, state: Any) -> tuple[str, ...]:
+        """What players call the legal moves there, in the order of `legal`."""
         names = self.shown(state)[1]
         return tuple([names[move] for move in self.legal(state)])
 

@@ -26,7 +26,7 @@ class TurnTable:
         remembered = lru_cache(game.positions) if game.positions else lambda function: function
         self.advance = game.advance or remembered(self._advance)
         self.turn, self.seen, self.end = remembered(self._turn), remembered(game.seen), remembered(self._end)
-        self.called = remembered(game.called)
+        self.shown_actions = remembered(game.shown_actions)
         self._first = None if game.dealt else self._turn(game.deals[0][0])
 
     def first(self, seed: int) -> Turn:
@@ -91,11 +91,11 @@ class BoardGameEnv(TextEnv):
             self._go_on()
         self._draw_by("opponent", opponent_seed)
         self._go_on()
-        return self._table.seen(self.state, self.seat), {"role": "user", "legal_actions": self.called}
+        return self._table.seen(self.state, self.seat), {"role": "user", "legal_actions": self.shown_actions}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
-        (state, _, moves, _), legal = self._turn, self.called
+        (state, _, moves, _), legal = self._turn, self.shown_actions
         if action not in legal:
             if not legal:
                 raise EarlError("step() outside an episode; call reset() to begin one")
@@ -124,13 +124,13 @@ class BoardGameEnv(TextEnv):
         return self._turn[3]
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def shown_actions(self) -> tuple[str, ...]:
         """What they are called on the board that players are shown, in the same order."""
-        return self._table.called(self._turn[0]) if self.game.image and self._turn[2] else self._turn[3]
+        return self._table.shown_actions(self._turn[0]) if self.game.image and self._turn[2] else self._turn[3]
 
-    def plain(self, called: str) -> str:
+    def plain_action(self, shown: str) -> str:
         """The legal action that is called so there."""
-        return self.legal[self.called.index(called)]
+        return self.legal[self.shown_actions.index(shown)]
 
     @property
     def dealt(self) -> bool:
@@ -153,7 +153,7 @@ class BoardGameEnv(TextEnv):
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
-        if legal := self.called:
+        if legal := self.shown_actions:
             return self._table.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
         text, reward, outcome = self._table.end(self.state, seat)
         if outcome == "draw" and not self.game.payoff:
@@ -162,9 +162,9 @@ class BoardGameEnv(TextEnv):
 
     def rule(self, action: str) -> str | None:
         """List the legal actions unless `action` is exactly one of them."""
-        if action in self.called:
+        if action in (legal := self.shown_actions):
             return None
-        return f"illegal: choose one of {' '.join(sorted(self.called))}"
+        return f"illegal: choose one of {' '.join(sorted(legal, key=self.game.actions.index))}"
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """Return the board of an observation, ignoring any lines below it, with the action played."""
@@ -217,7 +217,7 @@ class SharedSeat(TextEnv):
         return observation, info
 
     def step(self, action: str) -> Any:
-        self.board.move(self.board.plain(action))
+        self.board.move(self.board.plain_action(action))
         return OTHER_MOVES
 
     def rule(self, action: str) -> str | None:

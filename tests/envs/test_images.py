@@ -49,8 +49,8 @@ def test_what_is_shown_is_an_image_in_which_every_move_leads_to_the_same_positio
         assert sorted(names) == sorted(plain.actions)
         assert "\n".join(lines(plain, shown)) in naive_images(plain, state)
         assert game.shown(shown) == (shown, plain.actions)  # what is shown is shown as it is
-        assert sorted(game.called(state)) == sorted(plain.legal_actions(shown))
-        for move, name in zip(game.legal(state), game.called(state), strict=True):
+        assert sorted(game.shown_actions(state)) == sorted(plain.legal_actions(shown))
+        for move, name in zip(game.legal(state), game.shown_actions(state), strict=True):
             there = plain.play(shown, plain.actions.index(name))
             assert naive_images(plain, there) == naive_images(plain, plain.play(state, move))
 
@@ -100,7 +100,7 @@ def test_moves_of_a_teacher_are_those_of_the_board_that_is_shown(name, canonical
             assert alike.state == plain.state
             assert observation.startswith(alike.game.seen(alike.state, seat))
             if not ended:
-                assert info["legal_actions"] == alike.game.called(alike.state)
+                assert info["legal_actions"] == alike.game.shown_actions(alike.state)
 
 
 def test_an_action_that_is_legal_on_the_plain_board_alone_is_refused():
@@ -110,6 +110,14 @@ def test_an_action_that_is_legal_on_the_plain_board_alone_is_refused():
     assert env.seen_by(1)[0] == "O X23\n456\n789"
     assert env.rule("1") == "illegal: choose one of 2 3 4 5 6 7 8 9"
     assert env.rule("9") is None and "9" not in env.legal
+
+
+@pytest.mark.parametrize("name", ["gomoku", "bargain"])
+def test_elsewhere_a_rule_lists_actions_in_the_order_of_the_game(name):
+    env = make(name)
+    env.begin(0)
+    assert env.rule("?") == f"illegal: choose one of {' '.join(env.legal)}"
+    assert list(env.legal) != sorted(env.legal)
 
 
 def test_a_shared_board_keeps_the_moves_of_the_plain_board():
