@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from earl.agents.scripted.registry import player as scripted_player
-from earl.envs import registry
 from earl.envs.games.base import Player
 from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError
@@ -25,7 +24,7 @@ from earl.evaluation import WAVE
 from earl.rollout.drivers import BatchSampler, Greedy, play
 from earl.rollout.episode import Episode
 from earl.rollout.self_play import PairedEpisodes
-from earl.rollout.tasks import OTHER_SEAT, EpisodeFactory
+from earl.rollout.tasks import OTHER_SEAT, EpisodeFactory, board_game
 from earl.seeds import derive
 from earl.trajectory import FAULTS, FORFEITS, Task
 
@@ -91,14 +90,14 @@ class League:
         results: list[GameResult] = []
         for start in range(0, len(games), WAVE):
             some = enumerate(games[start : start + WAVE])
-            wave = [self._game(pair, number, i, seed, self._board()) for i, (pair, number) in some]
+            wave = [self._game(pair, number, i, seed, board_game(self.env, self.options)) for i, (pair, number) in some]
             self._play_out(wave)
             results += [_result(pair, one) for (pair, _), one in zip(games[start:], wave, strict=False)]
         return results
 
     def show(self, pair: tuple[str, str], seed: int, shown: Callable[[BoardGameEnv], BoardGameEnv]) -> GameResult:
         """One game without an opening, on a board that shows it."""
-        game = self._game(pair, 0, 0, seed, shown(self._board()), opening=0)
+        game = self._game(pair, 0, 0, seed, shown(board_game(self.env, self.options)), opening=0)
         self._play_out([game])
         return _result(pair, game)
 
@@ -107,12 +106,6 @@ class League:
         if waiting := [game for game in games if isinstance(game, PairedEpisodes)]:
             assert self.sampler is not None, "a checkpoint plays"
             play(waiting, Greedy(self.sampler, opponents=True))
-
-    def _board(self) -> BoardGameEnv:
-        board = registry.make(self.env, **self.options)
-        if not isinstance(board, BoardGameEnv):
-            raise EarlError(f"{self.env} is no board game of earl's; players of it do not meet here")
-        return board
 
     def _game(
         self, pair: tuple[str, str], number: int, session: int, seed: int, board: BoardGameEnv, opening: int = OPENING
@@ -132,6 +125,7 @@ class League:
     def _seat(self, pair: tuple[str, str], seeds: Sequence[int], session: int, env: SharedSeat) -> Episode:
         name = pair[env.seat]
         world = self.worlds[name].of(self.env)
+        world.take_seat(env, name)
         task = Task(self.env, seeds[0], env.seat, pair[1 - env.seat])
         episode = Episode(env, world.chat, world.rules, task, seeds[env.seat], session + OTHER_SEAT * env.seat)
         episode.policy = name

@@ -17,7 +17,7 @@ from earl.engine.model import Policy
 from earl.envs import registry
 from earl.envs.base import TextEnv
 from earl.envs.check import play, playable
-from earl.envs.games.env import BoardGameEnv
+from earl.envs.games.env import BoardGameEnv, SharedSeat
 from earl.errors import EarlError, outside, setting, unknown
 from earl.evaluation import matches
 from earl.parallel.memory import ModelShape
@@ -157,7 +157,7 @@ def _check_opponents(key: str, names: Iterable[str], env: str, options: Mapping[
             continue
         with setting(key):
             if is_policy(name):
-                _check_policy(key, name, env)
+                _check_policy(key, name, env, options)
             elif name.startswith(EXPLOITER):
                 _check_exploiter(key, name, env, options)
             else:
@@ -247,14 +247,16 @@ def _check_exploiter(key: str, name: str, env: str, options: Mapping[str, object
         )
 
 
-def _check_policy(key: str, name: str, env: str) -> None:
-    """Raises EarlError for a game whose seats policies cannot have, and for a checkpoint that is not here."""
+def _check_policy(key: str, name: str, env: str, options: Mapping[str, Any]) -> None:
+    """Raises EarlError for a game whose seats policies cannot have, and for a checkpoint that is not here or plays
+    another game."""
     if name.startswith(AFTER):
         raise EarlError(f"opponent {name!r} is given by env.restarts; name {SELF!r}")
-    if registry.seats(env) == 1 or not isinstance(registry.make(env), BoardGameEnv):
+    board = registry.make(env, **options) if registry.seats(env) == 2 else None
+    if not isinstance(board, BoardGameEnv):
         raise EarlError(f"opponent {name!r} plays earl's own board games, and {env} is none; name another one")
     if name.startswith(RUN):
-        load_opponent(name)
+        load_opponent(name)[0].of(env).take_seat(SharedSeat(board, 0), name)
     if key == "warm_start.opponents" or (key != "env.opponents" and name in (SELF, PAST)):
         raise EarlError(f"opponent {name!r} is met in training alone; name another one")
 

@@ -78,8 +78,7 @@ class EpisodeFactory:
 
     def _board(self, task: Task, seed: int) -> tuple[BoardGameEnv, LateSeat]:
         world = self.of(task.env)
-        board = registry.make(task.env, **world.options)
-        assert isinstance(board, BoardGameEnv), "preflight has checked it"
+        board = board_game(task.env, world.options)
         late = Random(f"late {task.seed}").randint(0, world.random_replies) if task.opponent == SELF else 0
         opening = task.opponent.removeprefix(AFTER) if task.opponent.startswith(AFTER) else ""
         return board, LateSeat(1 - task.seat, late, Random(f"opponent {seed}"), opening)
@@ -105,11 +104,23 @@ class EpisodeFactory:
         """The episode of one of both seats: of the policy, or of the checkpoint that is its opponent."""
         learns = is_self(task.opponent) or env.seat == task.seat
         world = self if learns or self.checkpoints is None else self.checkpoints(task.opponent)
+        world = world.of(task.env)
+        if not learns:
+            world.take_seat(env, task.opponent)
         own, number = replace(task, seat=env.seat), derive(seed, "seat", env.seat)
-        rules, chat = world.of(task.env).rules, world.of(task.env).chat
-        episode = Episode(env, chat, rules, own, number, session + OTHER_SEAT * env.seat, self.delay_seconds)
+        session += OTHER_SEAT * env.seat
+        episode = Episode(env, world.chat, world.rules, own, number, session, self.delay_seconds)
         episode.policy, episode.teacher = ("", self.of(task.env).teacher) if learns else (task.opponent, None)
         return episode
+
+    def take_seat(self, seat: SharedSeat, name: str) -> None:
+        """Show a board to a seat as this environment's are shown, in which `name` was trained. Its options may have
+        grown since. Raises EarlError for a board of another game."""
+        game, met = board_game(self.env, self.options).game, seat.board.game
+        if game.name != met.name:
+            raise EarlError(f"{name!r} plays {game.name}, not {met.name}; name a run of the same environment")
+        if game.play == met.play:
+            seat.show_as(game)
 
     def make(self, task: Task, opponent: object = None) -> TextEnv:
         if opponent is not None:
@@ -118,6 +129,14 @@ class EpisodeFactory:
         sandbox = {"sandbox": self.sandbox} if registry.takes(self.env, "sandbox") else {}
         level = self.levels.get(task.opponent, {})
         return make(self.env, {**self.options, **level, **sandbox}, self.isolation, **seat)
+
+
+def board_game(env: str, options: Mapping[str, Any]) -> BoardGameEnv:
+    """A new board. Raises EarlError for what is no board game of earl's."""
+    board = registry.make(env, **options)
+    if not isinstance(board, BoardGameEnv):
+        raise EarlError(f"{env} is no board game of earl's; players of it do not meet here")
+    return board
 
 
 class FailedEnv:

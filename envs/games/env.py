@@ -65,6 +65,7 @@ class BoardGameEnv(TextEnv):
         if check := getattr(opponent, "check", None):  # scripted players do not play every game
             check(game)
         self.game, self._table = game, turn_table(game)
+        self._shown = [self._table, self._table]  # how each seat is shown the board
         self.seat = seat
         self.opponent = opponent
         self.draw_reward = draw_reward
@@ -126,7 +127,9 @@ class BoardGameEnv(TextEnv):
     @property
     def shown_actions(self) -> tuple[str, ...]:
         """What they are called on the board that players are shown, in the same order."""
-        return self._table.shown_actions(self._turn[0]) if self.game.image and self._turn[2] else self._turn[3]
+        state, player, moves, actions = self._turn
+        table = self._shown[player]
+        return table.shown_actions(state) if table.game.image and moves else actions
 
     def plain_action(self, shown: str) -> str:
         """The legal action that is called so there."""
@@ -151,11 +154,16 @@ class BoardGameEnv(TextEnv):
         self.moves.append(action)
         self._turn = self._table.advance(state, moves[legal.index(action)])
 
+    def show_as(self, seat: int, game: Game) -> None:
+        """Show the board to a seat as another game of the same rules does."""
+        self._shown[seat] = turn_table(game)
+
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
+        table = self._shown[seat]
         if legal := self.shown_actions:
-            return self._table.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
-        text, reward, outcome = self._table.end(self.state, seat)
+            return table.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
+        text, reward, outcome = table.end(self.state, seat)
         if outcome == "draw" and not self.game.payoff:
             reward = self.draw_reward
         return text, reward, True, False, {"role": "user", "legal_actions": (), "outcome": outcome}
@@ -222,3 +230,8 @@ class SharedSeat(TextEnv):
 
     def rule(self, action: str) -> str | None:
         return self.board.rule(action)
+
+    def show_as(self, game: Game) -> None:
+        """Show this seat the board as another game of the same rules does."""
+        self.board.show_as(self.seat, game)
+        self.instructions = game.instructions

@@ -135,6 +135,12 @@ def test_a_league_of_a_run_its_checkpoint_and_scripted_players(earl, trained: Pa
     assert "name one" in earl("eval", "done", "perfect", "--runs", trained.parent).err
 
 
+def test_a_checkpoint_of_another_game_is_no_opponent(earl, trained: Path, tmp_path: Path) -> None:
+    said = earl("train", "gomoku", "--set", f'env.opponents={{"run:{trained}@0"=1}}', "--runs", tmp_path)
+    assert (said.code, said.out, [*tmp_path.iterdir()]) == (2, "", [])
+    assert "plays tictactoe, not gomoku; name a run of the same environment" in said.err
+
+
 def test_the_line_that_beats_an_untrained_run_is_drawn(earl, trained: Path) -> None:
     said = earl("exploit", trained, "--json")
     assert (said.code, list(said.json)) == (0, ["first", "second"])

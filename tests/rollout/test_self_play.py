@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from earl.envs.games.mnk import TICTACTOE
+from earl.errors import EarlError
+from earl.league import League
 from earl.placement.fragment import group_of
 from earl.rollout.drivers import Greedy, play
 from earl.rollout.episode import Rules
@@ -114,6 +116,50 @@ def test_a_checkpoint_replies_in_the_other_seat_and_is_not_learned_from(world, s
     [learned] = play([made.game(Task("tictactoe", 3, seat, "run:a@1"), 3, 0)], sampler)
     assert (learned.task.seat, learned.outcome) == (seat, (Outcome.WIN, Outcome.LOSS)[seat])
     assert [prompt.policy for [prompt] in sampler.prompts] == [["", "run:a@1"][(n + seat) % 2] for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "reply", "then", "shown"),
+    [
+        ({}, "7", "1", ["O 123\n456\n78X", "O 123\n45X\nO8X"]),
+        ({"canonical": True}, "7", "1", ["O 123\n456\n78O", "O 123\n45O\nX8O"]),
+        ({"symmetry": True}, "7", "9", ["O X23\n456\n789", "O XX3\n456\nO89"]),
+    ],
+)
+def test_a_checkpoint_is_shown_boards_as_in_its_run(world, seats, options, reply, then, shown):
+    sampler = seats(["9", "6", "3"], [reply, then])
+    made, other = world(), world(options)
+    made = EpisodeFactory(made.env, {}, made.chat, made.rules, checkpoints=lambda name: other)
+    game = made.game(Task("tictactoe", 3, 0, "run:a@1"), 3, 0)
+    play([game], sampler)
+    context = "".join(map(chr, sampler.prompts[3][0].tokens))  # of its last prompt
+    assert [one.partition("$")[0] for one in context.split("(")[1:]] == shown
+    assert game.board.moves == ["9", "7", "6", "1", "3"]  # of the plain board
+
+
+@pytest.mark.parametrize(
+    ("env", "words"), [("kuhn", "'run:a@1' plays kuhn, not gomoku"), ("arithmetic", "arithmetic is no board game")]
+)
+def test_a_checkpoint_of_another_game_has_no_seat(chat, env, words):
+    other = EpisodeFactory(env, {}, chat, Rules())
+    made = EpisodeFactory("gomoku", {}, chat, Rules(), checkpoints=lambda name: other)
+    with pytest.raises(EarlError, match=words):
+        made.game(Task("gomoku", 3, 1, "run:a@1"), 3, 0)
+
+
+def test_a_checkpoint_plays_on_boards_that_grew_since(chat):
+    smaller = EpisodeFactory("gomoku", {"rows": 4, "columns": 4, "line": 3}, chat, Rules())
+    made = EpisodeFactory("gomoku", {"rows": 5, "columns": 5, "line": 4}, chat, Rules(), checkpoints=lambda _: smaller)
+    prompt = made.game(Task("gomoku", 3, 1, "run:a@1"), 3, 0).prompt()
+    assert prompt.policy == "run:a@1"
+    assert "".join(map(chr, prompt.tokens)) == "(X " + "\n".join(["....."] * 5) + "$["
+
+
+def test_a_league_shows_each_checkpoint_boards_as_in_its_run(world, seats):
+    league = League("tictactoe", {}, {"a": world(), "b": world({"symmetry": True})}, seats(["9", "6", "3"], ["7", "9"]))
+    boards = []
+    assert league.show(("a", "b"), 1, lambda board: boards.append(board) or board).points == 1
+    assert boards[0].moves == ["9", "7", "6", "1", "3"]
 
 
 def test_evaluation_is_greedy_but_not_for_the_opponent(world, seats):
