@@ -15,7 +15,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -111,15 +111,20 @@ def names() -> tuple[str, ...]:
 def make(name: str, **options: object) -> TextEnv:
     """Make a new environment. Raises EarlError for an unknown name or option, with the nearest known one, and for an
     import string that was not allowed."""
-    factory, parameters = _load(name)
-    for option in options:
-        if option not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            raise unknown(f"option of environment {name}", option, parameters)
-    env = factory(**options)
+    check_options(name, options)
+    env = _load(name)[0](**options)
     awaited = inspect.iscoroutinefunction(getattr(env, "step", None))
     made = env if isinstance(env, TextEnv) and not awaited else Plain(env)
     _remember_on_disk(name)
     return made
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raises EarlError for an unknown one, with the nearest known one."""
+    parameters = _load(name)[1]
+    for option in options:
+        if option not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            raise unknown(f"option of environment {name}", option, parameters)
 
 
 def target(name: str) -> str | None:

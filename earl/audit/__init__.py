@@ -11,6 +11,7 @@ from earl.audit.checks import check_advantages, check_mask, check_numbers, check
 from earl.audit.evidence import after_update, check_logprobs, shape, versions
 from earl.audit.findings import Audit, Fault, Finding, Unchecked, Verdict
 from earl.audit.run import AuditedRun, read
+from earl.envs.registry import check_options
 from earl.errors import EarlError
 from earl.runs.folder import RunFolder
 from earl.runs.trajectories import kept_files
@@ -56,9 +57,12 @@ CHECKS: dict[str, tuple[Check, str]] = {
 def audit(folder: RunFolder, step: int | None = None, watch: Callable[[str], object] = str) -> Audit:
     """Check a run's stored episodes, all of them or those of one step. Reads only.
 
-    `watch` gets the name of each file before it is read. Raises EarlError if recipe or episodes cannot be read.
+    `watch` gets the name of each file before it is read. Raises EarlError if recipe or episodes cannot be read, and
+    for an option of an environment that is no more.
     """
     run = AuditedRun(folder)
+    for one in run.config.each_env():
+        check_options(one.env.name, one.env.options)
     paths = kept_files(folder, step)
     named = [name for one in run.config.each_env() for name in one.env.opponents]
     if policies := [name for name in named if is_policy(name) and not is_self(name)]:
