@@ -66,6 +66,7 @@ class BoardGameEnv(TextEnv):
             check(game)
         self.game, self._table = game, turn_table(game)
         self._shown = [self._table, self._table]  # how each seat is shown the board
+        self._plain = game.image is None  # for both
         self.seat = seat
         self.opponent = opponent
         self.draw_reward = draw_reward
@@ -127,6 +128,8 @@ class BoardGameEnv(TextEnv):
     @property
     def shown_actions(self) -> tuple[str, ...]:
         """What they are called on the board that players are shown, in the same order."""
+        if self._plain:
+            return self._turn[3]
         state, player, moves, actions = self._turn
         table = self._shown[player]
         return table.shown_actions(state) if table.game.image and moves else actions
@@ -157,6 +160,7 @@ class BoardGameEnv(TextEnv):
     def show_as(self, seat: int, game: Game) -> None:
         """Show the board to a seat as another game of the same rules does."""
         self._shown[seat] = turn_table(game)
+        self._plain = all(table.game.image is None for table in self._shown)
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
