@@ -14,13 +14,12 @@ from earl.cli.text import clean
 from earl.config import Config
 from earl.engine.source import HUB_ID
 from earl.envs import registry
-from earl.envs.games.env import SharedSeat
 from earl.errors import EarlError
 from earl.league import League
 from earl.parallel.memory import known
 from earl.recipe import build
 from earl.rollout.drivers import BatchSampler, Greedy
-from earl.rollout.tasks import EpisodeFactory, board_game
+from earl.rollout.tasks import EpisodeFactory
 from earl.runs.folder import RunFolder, find_run, listing, open_run
 from earl.runs.summary import chosen_checkpoint, context_limit
 
@@ -81,8 +80,6 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
     from earl.placement.fragment import LeagueSamplers
 
     options = next(iter(worlds.values())).of(env).options
-    for name, world in worlds.items():
-        world.of(env).take_seat(SharedSeat(board_game(env, options), 0), name)
     return League(env, options, worlds, LeagueSamplers({name: sampler for name, (_, sampler) in known.items()}))
 
 
