@@ -57,6 +57,11 @@ def test_a_pretrained_model_is_taught_nothing_by_a_scripted_teacher(earl: Callab
     assert said["warm_start.distill"] == {"value": 0.0, "from": "for a pretrained model"}
 
 
+def test_no_mean_of_the_weights_is_kept_beside_a_pretrained_model(earl: Callable, model: Path) -> None:
+    assert "\nema = 0.99\n" in earl("recipe", "show", "connect4").out
+    assert "\nema = 0.0\n" in earl("recipe", "show", "connect4", "--model", model).out
+
+
 @pytest.mark.slow
 def test_a_new_model_and_one_of_earls_own_keep_the_recipe(earl: Callable, tmp_path: Path, tiny: Path) -> None:
     said = earl("train", "tictactoe", "--dry-run", "--json").json["settings"]
