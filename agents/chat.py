@@ -106,6 +106,7 @@ class Chat:
         self.reply = lru_cache(maxsize=1 << 16)(self._reply)
         self.forgets, self._knows_role = cache(self._forgets), cache(self._find_role)
         self.decode = lru_cache(maxsize=1 << 12)(self._decode)
+        self._spoken = lru_cache(maxsize=1 << 12)(lambda reply: tuple(self._encode(reply)["input_ids"]))
 
     @cached_property
     def end(self) -> int:
@@ -119,7 +120,7 @@ class Chat:
 
     def written(self, action: str) -> list[int]:
         """The tokens of a reply that the model did not write, such as a teacher's, with the end-of-turn token."""
-        return [*self._encode(action)["input_ids"], self.end]
+        return [*self._spoken(action), self.end]
 
     def without_thoughts(
         self, instructions: str, messages: Sequence[Message], replies: Sequence[tuple[Piece, bool]]

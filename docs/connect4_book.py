@@ -69,7 +69,7 @@ def main() -> None:
     for plies, whole in reversed(list(enumerate(positions(options.plies)))):
         level, solved = whole[options.part - 1 :: options.parts], 0
         while solved < len(level) and time.monotonic() < end:
-            solver.solve(*solver.sides(level[solved]), solver.HIGHEST, 0, table, nodes)
+            solver.solve(*solver.sides(level[solved]), -solver.HIGHEST, solver.HIGHEST, table, nodes)
             solved += 1
         print(f"{solved} of {len(level)} positions of {plies} plies, {nodes[0]:,} nodes", flush=True)
     solver.write_book(entries(table, options.entries, least=12), options.out)

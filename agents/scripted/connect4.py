@@ -292,22 +292,20 @@ def bit_length(number: int) -> int:
 
 
 @compiled
-def solve(own: int, other: int, most: int, guess: int, table: Integers, nodes: Integers) -> int:
-    """The score of any position that can be reached, exact below `most`, else a bound of it. Windows of one point begin
-    at `guess` (MTD(f), Plaat et al. 1996)."""
+def solve(own: int, other: int, alpha: int, beta: int, table: Integers, nodes: Integers) -> int:
+    """The score of any position that can be reached: exact within the window, else a bound on that side. It is searched
+    with windows of one point from 0 on (MTD(f), Plaat et al. 1996)."""
     occupied, stones = own | other, count(own | other)
     if has_four(other):
         return -((CELLS + 2 - stones) // 2)
     if completing(own, occupied) & occupied + BOTTOM:
         return (CELLS + 1 - stones) // 2
-    mine, theirs, reached, score, known = settle(own, other, stones, -HIGHEST, most)
+    mine, theirs, reached, score, known = settle(own, other, stones, alpha, beta)
     if not known:
         children = np.empty((CELLS, COLUMNS, 4), np.int64)
-        lower, upper, score = -HIGHEST, most, guess
-        if (reached - stones) & 1:
-            lower, upper, score = -most, HIGHEST, -guess
+        lower, upper = (-beta, -alpha) if (reached - stones) & 1 else (alpha, beta)
         while lower < upper:
-            window = max(score, lower + 1)
+            window = min(max(score, lower + 1), upper)
             score = search(mine, theirs, reached, window - 1, window, table, children, nodes)
             if score < window:
                 upper = score
@@ -318,20 +316,11 @@ def solve(own: int, other: int, most: int, guess: int, table: Integers, nodes: I
 
 @compiled
 def best_columns(own: int, other: int, table: Integers, nodes: Integers) -> int:
-    """The moves of the highest score, a bit for each column. Of a move that is worse than one before it, no more is
-    asked."""
-    best, chosen, occupied = -HIGHEST, 0, own | other
-    for column in (3, 2, 4, 1, 5, 0, 6):
-        move = occupied + BOTTOM & COLUMN << 7 * column
-        if move == 0:
-            continue
-        if chosen:
-            score = -solve(other, own | move, 1 - best, 1 - best, table, nodes)
-        else:
-            score = -solve(other, own | move, HIGHEST, 0, table, nodes)
-        if score > best:
-            best, chosen = score, 0
-        if score == best:
+    """The moves of the highest score, a bit for each column. Of each move no more is asked than whether it is one."""
+    best, chosen = solve(own, other, -HIGHEST, HIGHEST, table, nodes), 0
+    for column in range(COLUMNS):
+        move = (own | other) + BOTTOM & COLUMN << 7 * column
+        if move and solve(other, own | move, -best, 1 - best, table, nodes) <= -best:
             chosen |= 1 << column
     return chosen
 
@@ -363,7 +352,7 @@ def _table() -> Integers:
 
 
 def score(state: State) -> int:
-    return int(solve(*sides(state), HIGHEST, 0, _table(), np.zeros(1, np.int64)))
+    return int(solve(*sides(state), -HIGHEST, HIGHEST, _table(), np.zeros(1, np.int64)))
 
 
 def soonest(state: State) -> tuple[int, ...]:

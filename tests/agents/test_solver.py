@@ -92,7 +92,7 @@ def test_what_the_table_forgets_is_found_again():
     for state, _ in FACTS[:60:3]:
         own, other = (state.second, state.first) if state.player else state
         alone, first, again = (
-            connect4.solve(own, other, connect4.HIGHEST, 0, table, nodes)
+            connect4.solve(own, other, -connect4.HIGHEST, connect4.HIGHEST, table, nodes)
             for table in (connect4.new_table(21), shared, shared)
         )
         assert alone == first == again
@@ -132,7 +132,8 @@ def test_the_book_says_nothing_that_search_denies():
     for key in late:
         lower, upper = connect4.bounds(table, key)
         assert (lower, upper) != (-connect4.HIGHEST, connect4.HIGHEST)
-        assert lower <= connect4.solve(*position(key), connect4.HIGHEST, 0, connect4.new_table(21), nodes) <= upper
+        most = connect4.HIGHEST
+        assert lower <= connect4.solve(*position(key), -most, most, connect4.new_table(21), nodes) <= upper
 
 
 @pytest.mark.parametrize("moves", ["8", "4444444", "12121212"])
