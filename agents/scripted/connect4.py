@@ -15,15 +15,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from earl.agents.scripted.perfect import Solution
+from earl.agents.scripted.perfect import WIN, Solution
 from earl.compiled import compiled
 from earl.envs.games import connect4
 from earl.envs.games.base import Game, State
-from earl.envs.games.connect4 import BOARD, BOTTOM, COLUMNS, ROWS
+from earl.envs.games.connect4 import BOARD, BOTTOM, COLUMNS, MIDDLE, ROWS
 
 Integers = NDArray[np.int64]
 
 CELLS = ROWS * COLUMNS
+MIDDLE_FIRST = connect4.CONNECT4.preferred
 HIGHEST = CELLS // 2 + 1
 """Above all scores."""
 COLUMN = 0b111111
@@ -325,6 +326,62 @@ def best_columns(own: int, other: int, table: Integers, nodes: Integers) -> int:
     return chosen
 
 
+# Search to a fixed depth, as `perfect.search`; what it looks at is too little for a table to pay.
+
+
+@compiled
+def worth(own: int, other: int) -> int:
+    """The difference between both players' `promise` in `earl.envs.games.connect4`."""
+    occupied = own | other
+    value = 8 * (count(completing(own, occupied)) - count(completing(other, occupied)))
+    for columns in MIDDLE:
+        value += count(own & columns) - count(other & columns)
+    return value
+
+
+@compiled
+def look_ahead(own: int, other: int, depth: int, alpha: int, beta: int) -> int:
+    moves = (own | other) + BOTTOM & BOARD
+    if has_four(other):
+        return -WIN - depth
+    if moves == 0:
+        return 0
+    if depth == 0:
+        return worth(own, other)
+    if completing(own, own | other) & moves:
+        return WIN + depth - 1
+    if depth > 1:
+        blocks = completing(other, own | other) & moves
+        if blocks & (blocks - 1):
+            return 2 - WIN - depth
+        moves = blocks or moves
+    best = -2 * WIN
+    for column in MIDDLE_FIRST:
+        move = moves & COLUMN << 7 * column
+        if move:
+            best = max(best, -look_ahead(other, own | move, depth - 1, -beta, -max(alpha, best)))
+            if best >= beta:
+                break
+    return best
+
+
+@compiled
+def best_columns_ahead(own: int, other: int, depth: int) -> int:
+    best, chosen = -2 * WIN, 0
+    for column in MIDDLE_FIRST:
+        move = (own | other) + BOTTOM & COLUMN << 7 * column
+        if move:
+            value = -look_ahead(other, own | move, depth - 1, -2 * WIN, 1 - best)
+            if value >= best:
+                chosen = (chosen if value == best else 0) | 1 << column
+                best = value
+    return chosen
+
+
+def best_ahead(state: State, depth: int) -> tuple[int, ...]:
+    return columns_of(best_columns_ahead(*sides(state), depth))
+
+
 # The book: positions, and what is known of them.
 
 
@@ -357,8 +414,11 @@ def score(state: State) -> int:
 
 def soonest(state: State) -> tuple[int, ...]:
     """The moves that win soonest, else draw, else lose latest."""
-    columns = int(best_columns(*sides(state), _table(), np.zeros(1, np.int64)))
-    return tuple(column for column in range(COLUMNS) if columns >> column & 1)
+    return columns_of(best_columns(*sides(state), _table(), np.zeros(1, np.int64)))
+
+
+def columns_of(bits: int) -> tuple[int, ...]:
+    return tuple(column for column in range(COLUMNS) if bits >> column & 1)
 
 
 def sides(state: State) -> tuple[int, int]:

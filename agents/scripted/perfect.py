@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from earl.envs.games.base import Game, State
 
@@ -48,9 +48,15 @@ Table = dict[State, tuple[int, int]]
 """Lower and upper bound of each position's value. Within one search a position occurs at one depth only."""
 
 
+COMPILED = {"connect4": "connect4:best_ahead"}
+"""Games with such a search of their own, in this folder."""
+
+
 @lru_cache(maxsize=1 << 16)
 def best_moves(game: Game, state: State, depth: int) -> tuple[int, ...]:
     """All moves of the best value at `depth` plies (own move included), the same as plain minimax finds."""
+    if game.name in COMPILED:
+        return tuple(_function(COMPILED[game.name])(state, depth))
     table: Table = {}
     best, moves = -2 * WIN, []
     for move in _ordered(game, game.legal(state)):
@@ -136,8 +142,13 @@ SOLVERS = {"tictactoe": "perfect:outcome", "connect4": "connect4:outcome"}
 
 
 def solved(game: Game, state: State) -> dict[int, Solution]:
-    module, _, function = SOLVERS[game.name].partition(":")
-    return outcomes(game, state, getattr(import_module(f"earl.agents.scripted.{module}"), function))
+    return outcomes(game, state, _function(SOLVERS[game.name]))
+
+
+def _function(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(f"earl.agents.scripted.{module}"), name)
+    return function
 
 
 SOLVED_FROM = {"connect4": 12}
@@ -151,12 +162,17 @@ def solved_soon(game: Game, state: State) -> bool:
 @lru_cache(maxsize=1 << 16)
 def soonest(_game: Game, state: State) -> tuple[int, ...]:
     """The moves of Connect Four that win soonest, else draw, else lose latest."""
-    return tuple(import_module("earl.agents.scripted.connect4").soonest(state))
+    return tuple(_function("connect4:soonest")(state))
+
+
+OPENING = 5
+"""Stones of Connect Four up to which the solver's book tells every move."""
 
 
 def quick(game: Game, state: State) -> tuple[int, ...]:
-    """`soonest` where a solver takes little time, alpha-beta search to four plies before."""
-    return soonest(game, state) if solved_soon(game, state) else best_moves(game, state, 4)
+    """`soonest` where a solver takes little time, in the opening and late; between, alpha-beta search to four plies."""
+    told = (state.first | state.second).bit_count() <= OPENING or solved_soon(game, state)
+    return soonest(game, state) if told else best_moves(game, state, 4)
 
 
 def deepest(game: Game, state: State) -> tuple[int, ...]:
