@@ -165,14 +165,9 @@ def soonest(_game: Game, state: State) -> tuple[int, ...]:
     return tuple(_function("connect4:soonest")(state))
 
 
-OPENING = 5
-"""Stones of Connect Four up to which the solver's book tells every move."""
-
-
 def quick(game: Game, state: State) -> tuple[int, ...]:
-    """`soonest` where a solver takes little time, in the opening and late; between, alpha-beta search to four plies."""
-    told = (state.first | state.second).bit_count() <= OPENING or solved_soon(game, state)
-    return soonest(game, state) if told else best_moves(game, state, 4)
+    """`soonest` where a solver takes little time, alpha-beta search to four plies before."""
+    return soonest(game, state) if solved_soon(game, state) else best_moves(game, state, 4)
 
 
 def deepest(game: Game, state: State) -> tuple[int, ...]:
