@@ -49,7 +49,7 @@ Table = dict[State, tuple[int, int]]
 
 
 COMPILED = {"connect4": "connect4:best_ahead"}
-"""Games with such a search of their own, in this folder."""
+"""Games with a compiled search to a fixed depth, in this folder."""
 
 
 @lru_cache(maxsize=1 << 16)
