@@ -1,5 +1,5 @@
-"""Connect Four by alpha-beta search on bitboards, exact or to a fixed depth, compiled by numba, which caches the machine
-code on disk. Exact play:
+"""Connect Four by alpha-beta search on bitboards, exact or to a fixed depth, compiled by numba, which caches the
+machine code on disk. Exact play:
 
     solve ─▶ search, over narrowing windows ─▶ moves that are not settled, the most promising first ─▶ search …
 
