@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from earl.agents.scripted import perfect
-from earl.agents.scripted.registry import ANY
+from earl.agents.scripted.registry import ANY, is_policy
 from earl.agents.scripted.registry import player as scripted_player
 from earl.envs import registry
 from earl.envs.games.base import Game, Player, State
@@ -54,7 +54,7 @@ def matches(
     world: EpisodeFactory, opponents: Sequence[str], exact: bool, episodes: int, stream: str = FINAL_GAMES
 ) -> list[Match]:
     """Every opponent from every seat; in tool tasks, the held-out tasks.
-    Raises EarlError for opponents in a tool task, and for none in a game."""
+    Raises EarlError for opponents in a tool task, and for none or one that does not exist in a game."""
     if world.seats == 1:
         if any(opponents) or exact:
             raise EarlError(f"{world.env} is a task without opponents; leave out --opponent and --exact")
@@ -63,6 +63,9 @@ def matches(
         raise EarlError(f"{world.env} needs an opponent; name one with --opponent, such as random")
     if ANY in opponents and not exact:
         raise EarlError(f"opponent {ANY!r} stands for every legal reply; it needs --exact")
+    for name in opponents:
+        if name != ANY and not is_policy(name):
+            scripted_player(name, world.env)
     if exact and getattr(registry.make(world.env, **world.options), "dealt", False):
         raise EarlError(f"{world.env} deals at random, and --exact lists replies alone; leave it out to sample games")
     return [Match(name, seat, exact, episodes, world.env, stream) for name in opponents for seat in range(world.seats)]

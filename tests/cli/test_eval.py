@@ -95,7 +95,7 @@ def test_a_model_plays_by_the_recipe_of_the_environment(earl, tiny: Path, traine
     [
         (["RUN", "--proof", "proof.txt"], "add --exact"),
         (["RUN", "--exact", "--proof", "proof.txt", "--opponent", "perfect"], "leave out other opponents"),
-        (["RUN", "--opponent", "rndom"], "unknown opponent 'rndom'; did you mean 'random'?"),
+        (["RUN", "--opponent", "rndom"], "error: unknown opponent 'rndom'; did you mean 'random'?"),
         (["RUN"], "name one with --opponent"),
         (["RUN", "--opponent", "any"], "it needs --exact"),
         (["RUN", "--env", "connect4", "--opponent", "random"], "was trained in tictactoe, not in connect4"),
