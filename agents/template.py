@@ -3,7 +3,7 @@
 Chat ─▶ Template ─▶ one line of JSON ─▶ this file as a program: a sandboxed Jinja under limits ─▶ one line of JSON
 
 The sandbox of Jinja bounds neither loops nor the size of what they make, and much of that size is made in single calls
-(`'x' * 10**9`), which only the operating system can stop.
+(`'x' * 10**9`), which only the operating system can stop. `OWN` needs no such limits, and is rendered in this process.
 """
 
 import contextlib
@@ -14,9 +14,15 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import cache
 from threading import Lock
 from typing import Any
 
+OWN = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""The template of the models that earl creates."""
 TEMPLATE_CHARACTERS = 1 << 20
 TEXT_CHARACTERS = 1 << 20
 """Of one rendered conversation."""
@@ -51,18 +57,23 @@ class Template:
 
     def render(self, conversation: Sequence[Message]) -> str:
         """The conversation's text, up to the point where a reply begins."""
-        if len(self._program["template"]) > TEMPLATE_CHARACTERS:
+        source = self._program["template"]
+        if len(source) > TEMPLATE_CHARACTERS:
             raise TemplateError(f"it is longer than {TEMPLATE_CHARACTERS} characters")
+        answer = _rendered(_own(), self._program, conversation) if source == OWN else self._asked(conversation)
+        if "error" in answer:
+            raise TemplateError(answer["error"])
+        return answer["text"]
+
+    def _asked(self, conversation: Sequence[Message]) -> dict[str, str]:
         request = _line(conversation)
         with self._lock:
             answer = self._ask(request) or self._ask(request)  # another program may have ended the process
         if answer is None:
             raise TemplateError(f"it takes more than {SECONDS:g} s or {MEMORY_BYTES >> 20} MiB")
-        if "error" in answer:
-            raise TemplateError(answer["error"])
-        return str(answer["text"])
+        return answer
 
-    def _ask(self, request: bytes) -> Any:
+    def _ask(self, request: bytes) -> dict[str, str] | None:
         """What the process says: a "text" or an "error"; None: it has ended."""
         if self._process is None or self._owner != os.getpid():  # a forked process has its parent's pipes
             self._owner = os.getpid()
@@ -76,7 +87,8 @@ class Template:
         except BrokenPipeError:
             line = b""
         if line.endswith(b"\n"):
-            return json.loads(line)
+            answer: dict[str, str] = json.loads(line)
+            return answer
         self._close()
         overtime = self._process.wait() == -signal.SIGPROF
         self._process = None
@@ -122,10 +134,7 @@ def _serve() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process, in the midst of any call
         try:
             compiled = compiled or environment.from_string(program["template"])
-            names = {"tools": program["tools"], "documents": None, "add_generation_prompt": True, **program["tokens"]}
-            text = compiled.render(messages=json.loads(line), **names)
-            fits = len(text) <= TEXT_CHARACTERS
-            answer = {"text": text} if fits else {"error": f"it makes over {TEXT_CHARACTERS} characters"}
+            answer = _rendered(compiled, program, json.loads(line))
         except MemoryError:
             answer = {"error": f"it takes more than {MEMORY_BYTES >> 20} MiB"}
         except Exception as error:
@@ -133,6 +142,18 @@ def _serve() -> None:
         sys.stdout.buffer.write(_line(answer))
         sys.stdout.buffer.flush()
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _rendered(compiled: Any, program: Mapping[str, Any], conversation: Sequence[Message]) -> dict[str, str]:
+    names = {"tools": program["tools"], "documents": None, "add_generation_prompt": True, **program["tokens"]}
+    text = compiled.render(messages=conversation, **names)
+    fits = len(text) <= TEXT_CHARACTERS
+    return {"text": text} if fits else {"error": f"it makes over {TEXT_CHARACTERS} characters"}
+
+
+@cache
+def _own() -> Any:
+    return _environment().from_string(OWN)
 
 
 def _environment() -> Any:

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from earl.agents.chat import stop_ids
+from earl.agents.template import OWN
 from earl.config import Config, ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.checkpoint_tensors import Stored, check_finite
@@ -29,10 +30,6 @@ from earl.parallel.memory import ModelShape
 
 CONTROL = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-TEMPLATE = (
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 MOST_CELLS = 4
@@ -65,7 +62,7 @@ def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii", cells: 
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",
         eos_token="<|end|>",
-        chat_template=TEMPLATE,
+        chat_template=OWN,
         clean_up_tokenization_spaces=False,
     )
 

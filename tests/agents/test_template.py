@@ -184,8 +184,9 @@ def test_the_text_is_that_of_transformers(chatml, kind):
 
 
 @pytest.mark.slow
-def test_any_content_is_rendered_as_transformers_does(characters):
-    made = Template(characters.get_chat_template(), {})
+@pytest.mark.parametrize("before", ["", "{# not earl's own, so in a process #}"])
+def test_any_content_is_rendered_as_transformers_does(characters, before):
+    made = Template(before + characters.get_chat_template(), {})
 
     @given(st.text(max_size=60), st.text(max_size=60))
     def check(one, other):
@@ -194,6 +195,14 @@ def test_any_content_is_rendered_as_transformers_does(characters):
         assert made.render(messages) == theirs
 
     check()
+
+
+def test_the_template_of_earls_own_models_needs_no_process(characters, monkeypatch):
+    monkeypatch.setattr(module, "_start", lambda: pytest.fail("a process was started"))
+    made = Template(characters.get_chat_template(), {})
+    assert made.render(USER) == f"<|user|>{USER[0]['content']}<|end|><|assistant|>"
+    with pytest.raises(TemplateError, match="over 1048576 characters"):
+        made.render([{"role": "user", "content": "x" * (1 << 20)}])
 
 
 def test_a_process_that_somebody_ended_is_started_again():
