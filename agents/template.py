@@ -3,7 +3,7 @@
 Chat ─▶ Template ─▶ one line of JSON ─▶ this file as a program: a sandboxed Jinja under limits ─▶ one line of JSON
 
 The sandbox of Jinja bounds neither loops nor the size of what they make, and much of that size is made in single calls
-(`'x' * 10**9`), which only the operating system can stop. `OWN` needs no such limits, and is rendered in this process.
+(`'x' * 10**9`), which only the operating system can stop. earl's own template is rendered in this process.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-OWN = (
+EARL_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
@@ -60,7 +60,8 @@ class Template:
         source = self._program["template"]
         if len(source) > TEMPLATE_CHARACTERS:
             raise TemplateError(f"it is longer than {TEMPLATE_CHARACTERS} characters")
-        answer = _rendered(_own(), self._program, conversation) if source == OWN else self._asked(conversation)
+        own = source == EARL_TEMPLATE
+        answer = _rendered(_earl_template(), self._program, conversation) if own else self._asked(conversation)
         if "error" in answer:
             raise TemplateError(answer["error"])
         return answer["text"]
@@ -146,14 +147,14 @@ def _serve() -> None:
 
 def _rendered(compiled: Any, program: Mapping[str, Any], conversation: Sequence[Message]) -> dict[str, str]:
     names = {"tools": program["tools"], "documents": None, "add_generation_prompt": True, **program["tokens"]}
-    text = compiled.render(messages=conversation, **names)
+    text = compiled.render({**names, "messages": conversation})
     fits = len(text) <= TEXT_CHARACTERS
     return {"text": text} if fits else {"error": f"it makes over {TEXT_CHARACTERS} characters"}
 
 
 @cache
-def _own() -> Any:
-    return _environment().from_string(OWN)
+def _earl_template() -> Any:
+    return _environment().from_string(EARL_TEMPLATE)
 
 
 def _environment() -> Any:

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from earl.agents.chat import stop_ids
-from earl.agents.template import OWN
+from earl.agents.template import EARL_TEMPLATE
 from earl.config import Config, ModelConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.checkpoint_tensors import Stored, check_finite
@@ -62,7 +62,7 @@ def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii", cells: 
         tokenizer_object=tokenizer,
         pad_token="<|pad|>",
         eos_token="<|end|>",
-        chat_template=OWN,
+        chat_template=EARL_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
 

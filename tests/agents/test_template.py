@@ -199,7 +199,7 @@ def test_any_content_is_rendered_as_transformers_does(characters, before):
 
 def test_the_template_of_earls_own_models_needs_no_process(characters, monkeypatch):
     monkeypatch.setattr(module, "_start", lambda: pytest.fail("a process was started"))
-    made = Template(characters.get_chat_template(), {})
+    made = Template(characters.get_chat_template(), {"messages": "a special token of that name"})
     assert made.render(USER) == f"<|user|>{USER[0]['content']}<|end|><|assistant|>"
     with pytest.raises(TemplateError, match="over 1048576 characters"):
         made.render([{"role": "user", "content": "x" * (1 << 20)}])
