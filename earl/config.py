@@ -111,12 +111,13 @@ class ModelConfig(Section):
     alphabet: Literal["ascii", "unicode"] = "ascii"
     """Characters of a new model's tokenizer. `unicode` adds a token for every byte of characters outside ASCII."""
     cells: str = Field("", max_length=4)
-    """Up to four consecutive characters of this set form one token, such as the cells of a board: `.XO`."""
+    r"""Up to four consecutive characters of this set form one token, such as the cells of a board, `.XO`; with a line
+    break, `.XO\n`, also the end of a row and the cells before it."""
 
     @field_validator("cells")
     @classmethod
     def _distinct_cells(cls, cells: str) -> str:
-        if len({*cells}) != len(cells) or not cells.isascii() or not cells.isprintable():
+        if len({*cells}) != len(cells) or not cells.isascii() or not cells.replace("\n", "").isprintable():
             raise ValueError("cells have to be different characters of ASCII, such as '.XO'")
         return cells
 

@@ -24,55 +24,84 @@ from earl.engine.attention import batched, continued
 
 _ATEN: Any = torch.ops.aten
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a layer, by its number: queries [T, heads, D], keys and values [T, KV heads, D] to [T, heads, D]."""
+
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The tokens that attend in a layer: the last ones of each row, from some position on."""
+
+    classes: tuple[tuple[int, int, int], ...]  # (rows, tokens that attend, tokens before them) of each class
+    tokens: Tensor  # [Q], index of each token that attends, class by class
+    rows: Tensor  # indices of all tokens of the rows that have such, class by class
+
+    @classmethod
+    def of(cls, number: NDArray[np.int64], lengths: NDArray[np.int64], starts: NDArray[np.int64]) -> Self:
+        """number: the index of each token of each row, [N, longest]; starts: the position of the first that attends."""
+        order = in_classes(lengths, starts)
+        sizes, counts = np.unique(np.stack((lengths - starts, starts))[:, order], axis=1, return_counts=True)
+        position, known = np.arange(number.shape[1]), number[order]
+        inside = position < lengths[order, None]
+        asked = inside & (position >= starts[order, None])
+        classes = tuple(zip(counts.tolist(), *sizes.tolist(), strict=True))
+        return cls(classes, torch.from_numpy(known[asked]), torch.from_numpy(known[inside]))
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of Q tokens within their rows: queries [Q, heads, D], keys and values [S, KV heads, D]."""
+        keys, values = key.index_select(0, self.rows), value.index_select(0, self.rows)
+        queries = torch.split(query, [count * own for count, own, _ in self.classes])
+        known = [count * (own + before) for count, own, before in self.classes]
+        parts = zip(self.classes, queries, torch.split(keys, known), torch.split(values, known), strict=True)
+        return torch.cat([_of_class(*part) for part in parts])
+
+
+def in_classes(lengths: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows that are longer than their start, those of as many tokens behind and before it next to each other."""
+    order: NDArray[np.int64] = np.lexsort((starts, lengths - starts))
+    return order[(lengths > starts)[order]]
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """T tokens of packed rows, of which S are distinct, counting a token with its prefix: rows [a b c] and [a b d] have
-    S = 4. The second row shares 2 tokens with the first and has 1 of its own."""
+    """Packed rows, of whose tokens S are distinct, counting a token with its prefix: rows [a b c] and [a b d] have S =
+    4. The second row shares 2 tokens with the first and has 1 of its own."""
 
-    classes: tuple[tuple[int, int, int], ...]  # (rows, own tokens, shared tokens) of each class
+    every: Queries  # all S tokens, in their order
+    last: Queries  # of the last layer, of which only some tokens are wanted: the rows' ends that hold those
     first: Tensor  # [S], packed position of each distinct token, class by class
     positions: Tensor  # [S], position in its row
-    whole: Tensor  # indices into S of the tokens of each row with own tokens, class by class
-    places: Tensor  # [T], index into S of each packed token
+    wanted: Tensor  # [W], the distinct tokens that are wanted, as indices into `last.tokens`
+    places: Tensor  # [M], the index of each wanted token among the W
 
     @classmethod
-    def of(cls, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Self:
-        """Find the prefixes of packed rows: tokens [T], lengths [N]."""
+    def of(cls, tokens: NDArray[np.int64], lengths: NDArray[np.int64], wanted: NDArray[np.int64]) -> Self:
+        """Find the prefixes of packed rows: tokens [T], lengths [N], wanted positions [M]."""
         position = np.arange(lengths.max())
         inside = position < lengths[:, None]
         padded, place = np.full(inside.shape, -1), np.zeros(inside.shape, np.int64)
         padded[inside], place[inside] = tokens, np.arange(len(tokens))
         order = np.lexsort(padded.T[::-1])  # each row shares its longest prefix with the row before it
-        padded, place, inside = padded[order], place[order], inside[order]
+        padded, place, lengths = padded[order], place[order], lengths[order]
+        inside = position < lengths[:, None]
         alike = np.logical_and.accumulate(padded[1:] == padded[:-1], axis=1).sum(axis=1)
-        shared = np.minimum(np.append(0, alike), lengths[order])
-        own = lengths[order] - shared
-        classed = np.lexsort((shared, own))
-        classed = classed[own[classed] > 0]
+        shared = np.minimum(np.append(0, alike), lengths)
+        own, classed = lengths - shared, in_classes(lengths, shared)
         begins = np.zeros(len(own), np.int64)
         begins[classed] = np.cumsum(own[classed]) - own[classed]
         fresh = position >= shared[:, None]
         owner = np.maximum.accumulate(np.where(fresh, np.arange(len(own))[:, None], 0), axis=0)
         number = (begins - shared)[owner] + position  # index into S, [N, longest length]
-        places = np.empty(len(tokens), np.int64)
-        places[place[inside]] = number[inside]
+        numbers = np.empty(len(tokens), np.int64)
+        numbers[place[inside]] = number[inside]
+        kept, places = np.unique(numbers[wanted], return_inverse=True)
         mine = (fresh & inside)[classed]
-        sizes, counts = np.unique(np.stack((own, shared))[:, classed], axis=1, return_counts=True)
         first, positions = place[classed][mine], np.broadcast_to(position, mine.shape)[mine]
-        columns = (first, positions, number[classed][inside[classed]], places)
-        return cls(tuple(zip(counts.tolist(), *sizes.tolist(), strict=True)), *map(torch.from_numpy, columns))
-
-    def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of the S tokens within their rows: queries [S, heads, D], keys and values [S, KV heads, D]."""
-        keys, values = key.index_select(0, self.whole), value.index_select(0, self.whole)
-        queries = torch.split(query, [count * own for count, own, _ in self.classes])
-        known = [count * (own + shared) for count, own, shared in self.classes]
-        parts = zip(self.classes, queries, torch.split(keys, known), torch.split(values, known), strict=True)
-        return torch.cat([_of_class(*part) for part in parts])
+        starts = lengths.copy()
+        np.minimum.at(starts, np.repeat(classed, own[classed])[kept], positions[kept])
+        last = Queries.of(number, lengths, starts)
+        found = np.empty(len(first), np.int64)
+        found[last.tokens.numpy()] = np.arange(len(last.tokens))
+        every = Queries.of(number, lengths, shared)
+        columns = (torch.from_numpy(column) for column in (first, positions, found[kept], places))
+        return cls(every, last, *columns)
 
 
 MASKED = 1 << 14
@@ -90,10 +119,9 @@ def _of_class(sizes: tuple[int, int, int], *packed: Tensor) -> Tensor:
 
 def packed_states(model: Any, tokens: Tensor, lengths: tuple[int, ...], wanted: Tensor) -> Tensor:
     """The last hidden states [M, H] at the positions `wanted` [M] of packed rows, tokens [T]."""
-    rows = Prefixes.of(tokens.numpy(), np.array(lengths))
-    kept, places = torch.unique(rows.places[wanted], return_inverse=True)
-    states = states_of(model, tokens[rows.first], rows.positions, lambda _, *packed: rows.attended(*packed), kept)
-    return states.index_select(0, places)
+    some = wanted if len(wanted) else wanted.new_zeros(1)  # a class of no rows cannot be attended to
+    rows = Prefixes.of(tokens.numpy(), np.array(lengths), some.numpy())
+    return states_of(model, tokens[rows.first], rows).index_select(0, rows.places)[: len(wanted)]
 
 
 def suits(model: Any) -> bool:
@@ -193,21 +221,26 @@ class TokenDecoder:
         return normed
 
 
-def states_of(model: Any, tokens: Tensor, positions: Tensor, attend: Attend, wanted: Tensor | None = None) -> Tensor:
-    """The last hidden states [T, H] of tokens [T] at their positions [T], or of the `wanted` of them."""
+def states_of(model: Any, tokens: Tensor, rows: Prefixes) -> Tensor:
+    """The last hidden states [W, H] of the distinct tokens [S] of packed rows, where they are wanted."""
     decoder = model.model
-    turns = positions[:, None, None] * decoder.rotary_emb.inv_freq  # [T, 1, D / 2]
+    turns = rows.positions[:, None, None] * decoder.rotary_emb.inv_freq  # [S, 1, D / 2]
     cos, sin = turns.cos(), turns.sin()
     states: Tensor = decoder.embed_tokens(tokens)
-    for number, layer in enumerate(decoder.layers):
-        own = layer.self_attn
+    for layer in decoder.layers:
+        own, queries = layer.self_attn, rows.every
         heads = (-1, own.head_dim)
         normed = _normed(layer.input_layernorm, states)
-        query = _rotated(_normed(own.q_norm, own.q_proj(normed).unflatten(-1, heads)), cos, sin)
         key = _rotated(_normed(own.k_norm, own.k_proj(normed).unflatten(-1, heads)), cos, sin)
-        attended = attend(number, query, key, own.v_proj(normed).unflatten(-1, heads))
-        if wanted is not None and number == len(decoder.layers) - 1:  # after the last attention, tokens are alone
-            attended, states = attended.index_select(0, wanted), states.index_select(0, wanted)
+        value = own.v_proj(normed).unflatten(-1, heads)
+        if layer is decoder.layers[-1]:  # no later token reads its states
+            queries = rows.last
+            normed, cos, sin = (some.index_select(0, queries.tokens) for some in (normed, cos, sin))
+        query = _rotated(_normed(own.q_norm, own.q_proj(normed).unflatten(-1, heads)), cos, sin)
+        attended = queries.attended(query, key, value)
+        if layer is decoder.layers[-1]:
+            attended = attended.index_select(0, rows.wanted)
+            states = states.index_select(0, queries.tokens[rows.wanted])
         states = states + own.o_proj(attended.flatten(-2))
         normed = _normed(layer.post_attention_layernorm, states)
         states = states + layer.mlp.down_proj(silu(layer.mlp.gate_proj(normed)) * layer.mlp.up_proj(normed))

@@ -10,28 +10,49 @@ from hypothesis import strategies as st
 from torch.nn.functional import pad
 
 from earl.engine import decoder
-from earl.engine.decoder import Prefixes, packed_states, suits
+from earl.engine.decoder import Prefixes, Queries, packed_states, suits
 from earl.engine.model import hidden_states, layers, recompute
 
 SOME = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=12)
 
 
-@given(SOME)
-def test_tokens_after_the_same_tokens_are_one(rows):
+def prefixes(rows: list[list[int]], wanted: list[int]) -> Prefixes:
+    tokens = np.concatenate([np.array(row) for row in rows])
+    return Prefixes.of(tokens, np.array([len(row) for row in rows]), np.array(wanted, np.int64))
+
+
+def check_queries(queries: Queries, first: list[tuple[int, ...]]) -> None:
+    """Of each class the rows are whole, and their last tokens attend."""
+    known, asked = iter(queries.rows.tolist()), iter(queries.tokens.tolist())
+    for count, own, before in queries.classes:
+        for _ in range(count):
+            row = [next(known) for _ in range(before + own)]
+            assert [first[number] for number in row] == [first[row[-1]][: end + 1] for end in range(len(row))]
+            assert row[before:] == [next(asked) for _ in range(own)]
+    assert next(known, None) is None and next(asked, None) is None
+
+
+@given(SOME, st.randoms(use_true_random=False))
+def test_tokens_after_the_same_tokens_are_one(rows, rng):
     begun = [tuple(row[: end + 1]) for row in rows for end in range(len(row))]
-    found = Prefixes.of(np.concatenate([np.array(row) for row in rows]), np.array([len(row) for row in rows]))
+    wanted = rng.choices(range(len(begun)), k=rng.randint(1, 5))
+    found = prefixes(rows, wanted)
     first = [begun[place] for place in found.first.tolist()]
     assert sorted(first) == sorted(set(begun))
-    assert [first[number] for number in found.places.tolist()] == begun
     assert [len(prefix) - 1 for prefix in first] == found.positions.tolist()
-    whole, fed = iter(found.whole.tolist()), 0
-    for count, own, shared in found.classes:
-        for _ in range(count):
-            row = [next(whole) for _ in range(shared + own)]
-            assert [first[number] for number in row] == [first[row[-1]][: end + 1] for end in range(len(row))]
-            assert row[shared:] == [*range(fed, fed + own)]
-            fed += own
-    assert next(whole, None) is None
+    check_queries(found.every, first)
+    check_queries(found.last, first)
+    assert found.every.tokens.tolist() == [*range(len(first))]
+    kept = found.last.tokens[found.wanted]
+    assert [first[number] for number in kept[found.places].tolist()] == [begun[place] for place in wanted]
+    assert len(kept) == len({begun[place] for place in wanted})
+
+
+def test_only_the_end_of_a_row_attends_in_the_last_layer():
+    rows = [[0, 1, 2, 3], [0, 1, 2, 4], [5, 6, 7], [0, 1, 2, 4]]
+    last = prefixes(rows, [2, 6, 7, 14]).last  # [0 1 2] twice, and [0 1 2 4] twice
+    assert last.classes == ((1, 1, 3), (1, 2, 2))
+    assert len(last.tokens) == 3
 
 
 @pytest.mark.parametrize("masked", [0, decoder.MASKED])
@@ -54,6 +75,11 @@ def test_states_and_gradients_are_those_of_transformers(small, masked, monkeypat
     for (name, own), known in zip(model.named_parameters(), other.parameters(), strict=True):
         if known.grad is not None:
             assert torch.allclose(own.grad, known.grad, atol=1e-5 * float(known.grad.abs().max())), name
+
+
+def test_no_states_are_wanted_of_processes_without_rows(small):
+    states = packed_states(small().model, torch.zeros(1, dtype=torch.long), (1,), torch.zeros(0, dtype=torch.long))
+    assert states.shape[0] == 0 and states.requires_grad
 
 
 def test_other_models_go_the_way_of_transformers(policy, small):

@@ -71,3 +71,9 @@ def test_any_characters_may_be_cells(cells):
     tokenizer = character_tokenizer(cells=row)
     assert len(encode(tokenizer, f"{row}\n{row}a")) == 4
     assert tokenizer.decode(encode(tokenizer, f"{row}a")) == f"{row}a"
+
+
+def test_the_end_of_a_row_may_be_a_cell():
+    tokenizer = character_tokenizer(cells=".XO\n")
+    tokens = encode(tokenizer, "X ..XO.X.\nO......\n")
+    assert [tokenizer.decode([token]) for token in tokens] == ["X", " ", "..XO", ".X.\n", "O...", "...\n"]
