@@ -111,13 +111,14 @@ class ModelConfig(Section):
     alphabet: Literal["ascii", "unicode"] = "ascii"
     """Characters of a new model's tokenizer. `unicode` adds a token for every byte of characters outside ASCII."""
     cells: str = Field("", max_length=4)
-    r"""Up to four consecutive characters of this set form one token, such as the cells of a board, `.XO`; with a line
-    break, `.XO\n`, also the end of a row and the cells before it."""
+    r"""Up to four consecutive characters of this set form one token, of two characters up to six, such as the cells of a
+    board, `.XO`. With a line break, `XO\n`, one before them is part of their token."""
 
     @field_validator("cells")
     @classmethod
     def _distinct_cells(cls, cells: str) -> str:
-        if len({*cells}) != len(cells) or not cells.isascii() or not cells.replace("\n", "").isprintable():
+        marks = cells.replace("\n", "", 1)
+        if len({*marks}) != len(marks) or not marks.isascii() or not marks.isprintable() or cells == "\n":
             raise ValueError("cells have to be different characters of ASCII, such as '.XO'")
         return cells
 

@@ -32,19 +32,27 @@ CONTROL = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-MOST_CELLS = 4
-"""Cells of a board that one token holds."""
+def _runs(cells: str) -> tuple[list[str], str]:
+    """The words of more than one cell, and the pattern of cells that are one token."""
+    marks = cells.replace("\n", "")
+    longest = 6 if len(marks) == 2 else 4  # a column of stones in Connect Four; half a row
+    runs = ["".join(run) for length in range(1, longest + 1) for run in product(marks, repeat=length)]
+    pattern = f"[{re.escape(marks)}]{{1,{longest}}}|"
+    if marks == cells:
+        return runs[len(marks) :], pattern
+    return [*runs[len(marks) :], *(f"\n{run}" for run in runs)], rf"\n?{pattern}"
 
 
 def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii", cells: str = "") -> Any:
     """A `transformers` fast tokenizer of 106 ids: 6 control tokens, 4 tags, 96 characters, no unknown token.
 
     `unicode` has 256 more, a byte each: every other character is the bytes of its UTF-8. `cells` are characters of
-    which two to MOST_CELLS in a row are one token: the row "..XO.X." of a board is read as "..XO" and ".X.".
+    which up to four in a row, of two characters up to six, are one token: the row "..XO.X." of a board is read as
+    "..XO" and ".X.". If a line break is one of them, it is part of the token behind it.
     """
     words = [*CONTROL, *TAGS, *CHARACTERS]
-    for length in range(2, MOST_CELLS + 1 if cells else 0):
-        words += map("".join, product(cells, repeat=length))
+    runs, together = _runs(cells) if cells else ([], "")
+    words += runs
     if alphabet == "ascii":
         tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}))
         tokenizer.decoder = decoders.Fuse()
@@ -53,7 +61,6 @@ def character_tokenizer(alphabet: Literal["ascii", "unicode"] = "ascii", cells: 
         known = {word: index for index, word in enumerate(words)}
         tokenizer = Tokenizer(models.BPE(known, [], byte_fallback=True))
         tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    together = f"[{re.escape(cells)}]{{1,{MOST_CELLS}}}|" if cells else ""
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(together + r"[\s\S]"), behavior="isolated")
     tokenizer.add_special_tokens([AddedToken(word, special=True) for word in CONTROL])
     # Tags are text that the model may write: decoding keeps them.

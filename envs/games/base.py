@@ -5,7 +5,7 @@ The environment and the scripted players depend on this file only.
 """
 
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import accumulate
@@ -85,6 +85,9 @@ class Game:
     """Whether both seats are shown their own stones by the first mark and the other's by the second: what one seat
     learns of stones then holds for the other (the canonical form of AlphaZero's boards)."""
 
+    columns: bool = False
+    """Whether players are shown a line for each column, its stones from the lowest up, in place of the rows."""
+
     image: Callable[[Any], tuple[Any, tuple[str, ...]]] | None = None
     """A state as players are shown it, and what they call each move there, where boards that are turned or mirrored
     images of each other are shown alike."""
@@ -120,7 +123,8 @@ class Game:
         """What a seat is told of a state."""
         if self.sees:
             return self.sees(state, seat)
-        return f"{self.marks[seat]} {self.render(self._swapped(self.shown(state)[0], seat))}"
+        board = self.render(self._swapped(self.shown(state)[0], seat))
+        return f"{self.marks[seat]}{_by_columns(board)}" if self.columns else f"{self.marks[seat]} {board}"
 
     def shown(self, state: Any) -> tuple[Any, tuple[str, ...]]:
         """The state as players are shown it, and what they call each move there."""
@@ -138,13 +142,17 @@ class Game:
             "told your mark,": "told which player you are,",
             f"{own} and {other} are {stones},": f"{own} are your own {stones}, {other} those of the other player,",
         }
-        text = self.instructions
-        for before, after in wordings.items():
-            assert before in text, f"the instructions of {self.name} do not say {before!r}"
-            text = text.replace(before, after)
-        return replace(self, canonical=True, instructions=text)
+        return replace(self, canonical=True, instructions=self._reworded(wordings))
 
-    def with_images(self, images: "Sequence[Image]") -> "Game":
+    def with_columns(self) -> "Game":
+        """The game whose boards are shown by columns, and instructions that say so."""
+        wordings = {
+            "then the board, top row first:": "then the stones of each column on a line of its own, lowest first:",
+            ", a dot is an empty cell.": ".",
+        }
+        return replace(self, columns=True, instructions=self._reworded(wordings))
+
+    def with_images(self, images: Sequence[Image]) -> "Game":
         """The game in which boards that are images of each other are shown alike, as the one whose bitboards are the
         least, and instructions that say so."""
 
@@ -155,9 +163,15 @@ class Game:
             return least, images[number][1]
 
         asked = "Answer with"
-        assert asked in self.instructions, f"the instructions of {self.name} do not say {asked!r}"
-        text = self.instructions.replace(asked, f"The board may be shown turned or mirrored. {asked}")
+        text = self._reworded({asked: f"The board may be shown turned or mirrored. {asked}"})
         return replace(self, image=image, instructions=text)
+
+    def _reworded(self, wordings: Mapping[str, str]) -> str:
+        text = self.instructions
+        for before, after in wordings.items():
+            assert before in text, f"the instructions of {self.name} do not say {before!r}"
+            text = text.replace(before, after)
+        return text
 
     def _swapped(self, state: Any, seat: int) -> Any:
         return self.stones(state.second, state.first, 1 - state.player) if self.canonical and seat else state
@@ -171,6 +185,13 @@ class Game:
 
     def over(self, state: Any) -> bool:
         return not self.legal(state)
+
+    def told(self, observation: str) -> Any:
+        """The state that a player whose turn it is was told by `seen`, ignoring any lines below; None if it is none."""
+        rows, columns = self.size
+        mark, _, text = observation.partition("\n" if self.columns else " ")
+        lines = text.split("\n")[: columns if self.columns else rows]
+        return self.read("\n".join(_by_rows(lines, rows) if self.columns else lines), int(mark == self.marks[1]))
 
     def read(self, text: str, seat: int = 0) -> Any:
         """The state that a seat, whose turn it is, is shown as `text`; None if this is not a rendered position."""
@@ -202,6 +223,14 @@ class Game:
                 raise EarlError(f"{self.name} {text!r}: move {number}, {action!r}, is illegal; {one_of}")
             state = self.play(state, self.actions.index(action))
         return state
+
+
+def _by_columns(board: str) -> str:
+    return "".join(["\n" + "".join(cells[::-1]).rstrip(".") for cells in zip(*board.split("\n"), strict=True)])
+
+
+def _by_rows(lines: list[str], rows: int) -> list[str]:
+    return ["".join(line[row : row + 1] or "." for line in lines) for row in range(max(rows, *map(len, lines)))][::-1]
 
 
 @cache

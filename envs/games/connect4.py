@@ -167,7 +167,8 @@ def mirrored(stones: int) -> int:
 
 
 IMAGES: list[Image] = [(int, ACTIONS), (mirrored, ACTIONS[::-1])]
-ALIKE = {game: game.with_images(IMAGES) for game in (CONNECT4, CANONICAL)}
+BY_COLUMNS = {game: game.with_columns() for game in (CONNECT4, CANONICAL)}
+ALIKE = {game: game.with_images(IMAGES) for game in (CONNECT4, CANONICAL, *BY_COLUMNS.values())}
 """Each with boards that are shown alike where they mirror each other."""
 
 
@@ -177,7 +178,10 @@ def connect4(
     draw_reward: float = 0.0,
     canonical: bool = False,
     symmetry: bool = False,
+    columns: bool = False,
 ) -> BoardGameEnv:
-    """canonical: both seats see their own stones as X. symmetry: boards that mirror each other are shown alike."""
+    """canonical: both seats see their own stones as X. symmetry: boards that mirror each other are shown alike.
+    columns: the stones of each column are shown on a line, from the lowest up."""
     game = CANONICAL if canonical else CONNECT4
+    game = BY_COLUMNS[game] if columns else game
     return BoardGameEnv(ALIKE[game] if symmetry else game, seat, opponent, draw_reward)

@@ -180,8 +180,7 @@ class BoardGameEnv(TextEnv):
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """Return the board of an observation, ignoring any lines below it, with the action played."""
-        mark, _, text = observation.partition(" ")
-        state = self.game.read("\n".join(text.split("\n")[: self.game.size[0]]), int(mark == self.game.marks[1]))
+        state = self.game.told(observation)
         if state is None:
             return None
         if action is None:

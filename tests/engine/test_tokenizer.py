@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,7 +74,14 @@ def test_any_characters_may_be_cells(cells):
     assert tokenizer.decode(encode(tokenizer, f"{row}a")) == f"{row}a"
 
 
-def test_the_end_of_a_row_may_be_a_cell():
-    tokenizer = character_tokenizer(cells=".XO\n")
-    tokens = encode(tokenizer, "X ..XO.X.\nO......\n")
-    assert [tokenizer.decode([token]) for token in tokens] == ["X", " ", "..XO", ".X.\n", "O...", "...\n"]
+@pytest.mark.parametrize(
+    ("cells", "text", "read"),
+    [
+        (".XO\n", "X ..XO.X.\nO......\n", ["X", " ", "..XO", ".X.", "\nO...", "...", "\n"]),
+        ("XO\n", "X\nXOXOXO\n\nO\nlost", ["X", "\nXOXOXO", "\n", "\nO", "\n", "l", "o", "s", "t"]),
+    ],
+)
+def test_a_line_break_before_cells_may_be_part_of_their_token(cells, text, read):
+    tokenizer = character_tokenizer(cells=cells)
+    assert [tokenizer.decode([token]) for token in encode(tokenizer, text)] == read
+    assert len({*tokenizer.get_vocab().values()}) == len(tokenizer)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from earl.envs.games import connect4
 from earl.envs.games.base import State
-from earl.envs.games.connect4 import CANONICAL, CONNECT4
+from earl.envs.games.connect4 import BY_COLUMNS, CANONICAL, CONNECT4
 from earl.envs.registry import make
 
 DIRECTIONS = [(0, 1), (1, 0), (1, 1), (1, -1)]
@@ -78,6 +78,39 @@ def test_a_picture_of_a_canonical_board_has_the_marks_of_the_players():
     assert observation.endswith("...X...\nO..O...")
     drawn = env.draw(observation, "2")
     assert drawn.cells[-1] == ("X", "O", "", "X", "", "", "")
+    assert drawn.marked == (5, 1)
+
+
+@given(st.lists(st.integers(0, 6), max_size=42), st.booleans())
+def test_columns_tell_the_stones_that_rows_tell(drops, canonical):
+    game, state, stacks = BY_COLUMNS[CANONICAL if canonical else CONNECT4], State(), [""] * 7
+    for move in drops:
+        if move in CONNECT4.legal(state):
+            stacks[move] += "XO"[state.player]
+            state = CONNECT4.play(state, move)
+    seat, text = state.player, "".join(f"\n{stack}" for stack in stacks)
+    if canonical and seat:
+        text = text.translate({ord("X"): "O", ord("O"): "X"})
+    assert game.seen(state, seat) == "XO"[seat] + text
+    assert game.told(game.seen(state, seat)) == state
+    assert game.told(game.seen(state, seat) + "\nlost") == state
+
+
+@pytest.mark.parametrize("text", ["", "X", "X\nXO", "X\nZ" + 6 * "\n", "O\nXOXOXOX" + 6 * "\n"])
+def test_columns_that_are_no_position_tell_none(text):
+    assert BY_COLUMNS[CONNECT4].told(text) is None
+
+
+def test_boards_by_columns_are_drawn_as_boards():
+    env = make("connect4", seat=1, canonical=True, columns=True)
+    assert "lowest first: X are your own stones, O those of the other player. Answer" in env.instructions
+    env.begin(0)
+    for action in ("4", "4", "1"):
+        env.move(action)
+    observation, *_ = env.seen_by(1)
+    assert observation == "O\nO\n\n\nOX\n\n\n"
+    drawn = env.draw(observation, "2")
+    assert drawn.cells[-1] == ("X", "O", "", "X", "", "", "") and drawn.cells[-2][3] == "O"
     assert drawn.marked == (5, 1)
 
 
