@@ -29,6 +29,7 @@ MIDDLE_FIRST = connect4.CONNECT4.preferred
 HIGHEST = CELLS // 2 + 1
 """Above all scores."""
 COLUMN = 0b111111
+ALL_COLUMNS = (1 << COLUMNS) - 1
 EVEN_ROWS, TWO_ROWS, FOUR_ROWS = BOTTOM * 0b101010, BOTTOM * 0b11, BOTTOM * 0b1111
 BOOK = Path(__file__).with_name("connect4.book")
 TABLE_BITS = 22
@@ -367,11 +368,12 @@ def look_ahead(own: int, other: int, depth: int, alpha: int, beta: int) -> int:
 
 
 @compiled
-def best_columns_ahead(own: int, other: int, depth: int) -> int:
+def best_columns_ahead(own: int, other: int, depth: int, columns: int) -> int:
+    """Those of some columns, a bit for each, that look best `depth` plies ahead, own move included."""
     best, chosen = -2 * WIN, 0
     for column in MIDDLE_FIRST:
         move = (own | other) + BOTTOM & COLUMN << 7 * column
-        if move:
+        if move and columns >> column & 1:
             value = -look_ahead(other, own | move, depth - 1, -2 * WIN, 1 - best)
             if value >= best:
                 chosen = (chosen if value == best else 0) | 1 << column
@@ -379,8 +381,26 @@ def best_columns_ahead(own: int, other: int, depth: int) -> int:
     return chosen
 
 
+@compiled
+def best_columns_that_keep(own: int, other: int, depth: int, table: Integers, nodes: Integers) -> int:
+    """Those that look best of the columns that keep win, draw or loss. Few are asked for: most often one that looks best
+    keeps it."""
+    value, left = min(1, solve(own, other, -1, 1, table, nodes)), ALL_COLUMNS
+    if value < 0:
+        return best_columns_ahead(own, other, depth, left)
+    while True:
+        likely, chosen = best_columns_ahead(own, other, depth, left), 0
+        for column in range(COLUMNS):
+            move = (own | other) + BOTTOM & COLUMN << 7 * column
+            if likely >> column & 1 and solve(other, own | move, -value, 1 - value, table, nodes) <= -value:
+                chosen |= 1 << column
+        if chosen:
+            return chosen
+        left &= ~likely
+
+
 def best_ahead(state: State, depth: int) -> tuple[int, ...]:
-    return columns_of(best_columns_ahead(*sides(state), depth))
+    return columns_of(best_columns_ahead(*sides(state), depth, ALL_COLUMNS))
 
 
 # The book: positions, and what is known of them.
@@ -416,6 +436,13 @@ def score(state: State) -> int:
 def soonest(state: State) -> tuple[int, ...]:
     """The moves that win soonest, else draw, else lose latest."""
     return columns_of(best_columns(*sides(state), _table(), np.zeros(1, np.int64)))
+
+
+def practical(state: State, solved_from: int) -> tuple[int, ...]:
+    """The moves that look best four plies ahead; of those that keep win, draw or loss from `solved_from` stones on."""
+    if (state.first | state.second).bit_count() < solved_from:
+        return best_ahead(state, 4)
+    return columns_of(best_columns_that_keep(*sides(state), 4, _table(), np.zeros(1, np.int64)))
 
 
 def columns_of(bits: int) -> tuple[int, ...]:

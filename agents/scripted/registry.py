@@ -62,7 +62,7 @@ EXACT: dict[str, dict[str, Strategy]] = {
         "kuhn": perfect.anything,  # the legal moves, of which an equilibrium says how likely each is
         "leduc": perfect.anything,
     },
-    "expert": {"tictactoe": perfect.expert, "connect4": perfect.quick},
+    "expert": {"tictactoe": perfect.expert, "connect4": perfect.practical},
 }
 """What plays in solved games, by environment."""
 MIXED = ("kuhn", "leduc")

@@ -82,13 +82,20 @@ def test_the_expert_beats_a_random_player_more_often_than_any_perfect_move_does(
     assert results["perfect"][0] < 0.98 and results["perfect"][1] < 0.80
 
 
-def test_the_expert_of_connect4_is_exact_once_the_solver_answers_soon():
-    expert, asked = player("expert", "connect4"), Counter[str]()
-    for state in random_positions(CONNECT4, 120):
-        name = "alphabeta:4" if (state.first | state.second).bit_count() < 12 else "perfect"
-        assert expert.distribution(CONNECT4, state) == player(name, "connect4").distribution(CONNECT4, state)
-        asked[name] += 1
-    assert min(asked.values()) > 20
+def test_the_expert_of_connect4_makes_the_move_that_looks_best_of_those_that_keep_the_value():
+    expert, exact = player("expert", "connect4"), Counter[bool]()
+    for state in random_positions(CONNECT4, 150):
+        moves = CONNECT4.legal(state)
+        known = (state.first | state.second).bit_count() >= 12
+        if known:
+            ends = perfect.solved(CONNECT4, state)
+            moves = [move for move in moves if ends[move].value == max(end.value for end in ends.values())]
+        following = {move: CONNECT4.play(state, move) for move in moves}
+        values = {move: perfect.search(CONNECT4, after, 3, -9999, 9999, {}) for move, after in following.items()}
+        best = [move for move in moves if values[move] == min(values.values())]
+        assert expert.distribution(CONNECT4, state) == tuple((move, 1 / len(best)) for move in best)
+        exact[known] += 1
+    assert min(exact.values()) > 20
 
 
 def test_random_connect4_has_the_known_odds():
