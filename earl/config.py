@@ -111,8 +111,8 @@ class ModelConfig(Section):
     alphabet: Literal["ascii", "unicode"] = "ascii"
     """Characters of a new model's tokenizer. `unicode` adds a token for every byte of characters outside ASCII."""
     cells: str = Field("", max_length=4)
-    r"""Up to four consecutive characters of this set form one token, of two characters up to six, such as the cells of a
-    board, `.XO`. With a line break, `XO\n`, one before them is part of their token."""
+    r"""Up to four consecutive characters of this set form one token, of two characters up to six, such as the cells of
+    a board, `.XO`. With a line break, `XO\n`, one before them is part of their token."""
 
     @field_validator("cells")
     @classmethod

@@ -383,8 +383,8 @@ def best_columns_ahead(own: int, other: int, depth: int, columns: int) -> int:
 
 @compiled
 def best_columns_that_keep(own: int, other: int, depth: int, table: Integers, nodes: Integers) -> int:
-    """Those that look best of the columns that keep win, draw or loss. Few are asked for: most often one that looks best
-    keeps it."""
+    """Those that look best of the columns that keep win, draw or loss. The solver is asked about few: most often one
+    that looks best keeps it."""
     value, left = min(1, solve(own, other, -1, 1, table, nodes)), ALL_COLUMNS
     if value < 0:
         return best_columns_ahead(own, other, depth, left)
