@@ -74,8 +74,8 @@ LARGE = ["--set", "model.hidden=65536", "--set", "model.intermediate=65536", "--
             ["algorithm.reference: no model at 'nowhere'"],
         ),
         (["tictactoe", "--set", "model.cells=XX"], ["model.cells", "have to be different characters of ASCII"]),
-        (["tictactoe", "--set", "model.cells=X\t"], ["model.cells", "have to be different characters of ASCII"]),
-        (["tictactoe", "--set", "model.cells=\n"], ["model.cells", "have to be different characters of ASCII"]),
+        (["tictactoe", "--set", 'model.cells="X\\t"'], ["model.cells", "have to be different characters of ASCII"]),
+        (["tictactoe", "--set", 'model.cells="\\n"'], ["model.cells", "have to be different characters of ASCII"]),
         (
             ["table", "--set", 'sandbox.read=["/data","/tmp/x/"]'],
             ["sandbox.read", "names /tmp/x/; a sandbox has its own /tmp, so copy it"],
