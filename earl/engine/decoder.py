@@ -4,7 +4,7 @@ In a small model the overhead of calling operations dominates, above all in the 
 weights of the model's own modules. `suits` says which models can use it; others use the pass of `transformers`.
 
 packed_states: for learning. Rows with a common prefix compute it once: the episodes of a group share their prompt, and
-games their openings.
+games their openings. In the last layer only the end of a row attends, from the first state that is wanted on.
 TokenDecoder: for sampling, without gradients.
 """
 

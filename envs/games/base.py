@@ -186,8 +186,8 @@ class Game:
     def over(self, state: Any) -> bool:
         return not self.legal(state)
 
-    def told(self, observation: str) -> Any:
-        """The state that a player whose turn it is was told by `seen`, ignoring any lines below; None if it is none."""
+    def state_of(self, observation: str) -> Any:
+        """The state that `seen` shows a player whose turn it is, ignoring any lines below; None if it shows none."""
         rows, columns = self.size
         mark, _, text = observation.partition("\n" if self.columns else " ")
         lines = text.split("\n")[: columns if self.columns else rows]
@@ -226,10 +226,12 @@ class Game:
 
 
 def _by_columns(board: str) -> str:
+    """A line break and the stones of each column, the lowest first."""
     return "".join(["\n" + "".join(cells[::-1]).rstrip(".") for cells in zip(*board.split("\n"), strict=True)])
 
 
 def _by_rows(lines: list[str], rows: int) -> list[str]:
+    """The rows of columns of stones, the top row first; more than `rows` if a column is too high."""
     return ["".join(line[row : row + 1] or "." for line in lines) for row in range(max(rows, *map(len, lines)))][::-1]
 
 

@@ -168,6 +168,7 @@ def mirrored(stones: int) -> int:
 
 IMAGES: list[Image] = [(int, ACTIONS), (mirrored, ACTIONS[::-1])]
 BY_COLUMNS = {game: game.with_columns() for game in (CONNECT4, CANONICAL)}
+"""Each with boards that are shown by columns."""
 ALIKE = {game: game.with_images(IMAGES) for game in (CONNECT4, CANONICAL, *BY_COLUMNS.values())}
 """Each with boards that are shown alike where they mirror each other."""
 

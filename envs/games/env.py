@@ -180,7 +180,7 @@ class BoardGameEnv(TextEnv):
 
     def draw(self, observation: str, action: str | None = None) -> Board | None:
         """Return the board of an observation, ignoring any lines below it, with the action played."""
-        state = self.game.told(observation)
+        state = self.game.state_of(observation)
         if state is None:
             return None
         if action is None:

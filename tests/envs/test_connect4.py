@@ -92,13 +92,13 @@ def test_columns_tell_the_stones_that_rows_tell(drops, canonical):
     if canonical and seat:
         text = text.translate({ord("X"): "O", ord("O"): "X"})
     assert game.seen(state, seat) == "XO"[seat] + text
-    assert game.told(game.seen(state, seat)) == state
-    assert game.told(game.seen(state, seat) + "\nlost") == state
+    assert game.state_of(game.seen(state, seat)) == state
+    assert game.state_of(game.seen(state, seat) + "\nlost") == state
 
 
 @pytest.mark.parametrize("text", ["", "X", "X\nXO", "X\nZ" + 6 * "\n", "O\nXOXOXOX" + 6 * "\n"])
 def test_columns_that_are_no_position_tell_none(text):
-    assert BY_COLUMNS[CONNECT4].told(text) is None
+    assert BY_COLUMNS[CONNECT4].state_of(text) is None
 
 
 def test_boards_by_columns_are_drawn_as_boards():
