@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -210,7 +211,21 @@ def make(config: ModelConfig, seed: int) -> Policy:
         return load(config.path)
     tokenizer = character_tokenizer(config.alphabet, config.cells)
     torch.manual_seed(seed)
-    return Policy(AutoModelForCausalLM.from_config(_small(config, tokenizer), attn_implementation=ATTENTION), tokenizer)
+    model = AutoModelForCausalLM.from_config(_small(config, tokenizer), attn_implementation=ATTENTION)
+    if config.cells:
+        _compose(model.get_input_embeddings().weight, config.cells, tokenizer.convert_tokens_to_ids)
+    return Policy(model, tokenizer)
+
+
+@torch.no_grad()
+def _compose(embeddings: Tensor, cells: str, index: Callable[[str], int]) -> None:
+    """Let a token of several cells begin as the sum of a vector for each cell at its place, and that of a line break,
+    so that what is learned of one holds for tokens that differ in one cell. Embeddings [V, H]."""
+    parts = {mark: embeddings.std() * torch.randn(6, embeddings.shape[1]) for mark in cells if mark != "\n"}
+    for run in _runs(cells)[0]:
+        vectors = [parts[mark][place] for place, mark in enumerate(run.removeprefix("\n"))]
+        vectors += [embeddings[index("\n")]] * run.startswith("\n")
+        embeddings[index(run)] = torch.stack(vectors).sum(0)
 
 
 def tokenizer_of(config: ModelConfig) -> Any:

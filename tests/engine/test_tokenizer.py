@@ -1,8 +1,11 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from earl.engine.model import character_tokenizer
+from earl.config import ModelConfig
+from earl.engine.model import character_tokenizer, make
 from earl.envs.base import CHARACTERS
 
 CELLS = character_tokenizer(cells=".XO")
@@ -85,3 +88,20 @@ def test_a_line_break_before_cells_may_be_part_of_their_token(cells, text, read)
     tokenizer = character_tokenizer(cells=cells)
     assert [tokenizer.decode([token]) for token in encode(tokenizer, text)] == read
     assert len({*tokenizer.get_vocab().values()}) == len(tokenizer)
+
+
+@pytest.mark.parametrize("cells", [".XO", "XO\n"])
+def test_tokens_of_cells_begin_alike_where_their_cells_are_alike(cells):
+    policy = make(ModelConfig(hidden=64, cells=cells), seed=0)
+    vectors, index = policy.model.get_input_embeddings().weight, policy.tokenizer.convert_tokens_to_ids
+
+    def changed(before: str, after: str) -> Tensor:
+        return vectors[index(after)] - vectors[index(before)]
+
+    first = changed("XXO", "OXO")
+    torch.testing.assert_close(changed("XXX", "OXX"), first)
+    assert not torch.allclose(changed("XXX", "XOX"), first, atol=0.05)  # another place
+    if "\n" in cells:
+        torch.testing.assert_close(changed("\nXXX", "\nOXX"), first)
+        torch.testing.assert_close(changed("XXX", "\nXXX"), vectors[index("\n")])
+    assert torch.equal(vectors, make(ModelConfig(hidden=64, cells=cells), seed=0).model.get_input_embeddings().weight)
