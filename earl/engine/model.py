@@ -31,12 +31,14 @@ from earl.parallel.memory import ModelShape
 
 CONTROL = ("<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+MOST_CELLS = 6
+"""Of one token: a column of stones in Connect Four."""
 
 
 def _runs(cells: str) -> tuple[list[str], str]:
     """The words of more than one cell, and the pattern of cells that are one token."""
     marks = cells.replace("\n", "")
-    longest = 6 if len(marks) == 2 else 4  # a column of stones in Connect Four; half a row
+    longest = MOST_CELLS if len(marks) == 2 else 4  # else there would be thousands of them
     runs = ["".join(run) for length in range(1, longest + 1) for run in product(marks, repeat=length)]
     pattern = f"[{re.escape(marks)}]{{1,{longest}}}|"
     if marks == cells:
@@ -221,7 +223,7 @@ def make(config: ModelConfig, seed: int) -> Policy:
 def _compose(embeddings: Tensor, cells: str, index: Callable[[str], int]) -> None:
     """Let a token of several cells begin as the sum of a vector for each cell at its place, and that of a line break,
     so that what is learned of one holds for tokens that differ in one cell. Embeddings [V, H]."""
-    parts = {mark: embeddings.std() * torch.randn(6, embeddings.shape[1]) for mark in cells if mark != "\n"}
+    parts = {mark: embeddings.std() * torch.randn(MOST_CELLS, embeddings.shape[1]) for mark in cells if mark != "\n"}
     for run in _runs(cells)[0]:
         vectors = [parts[mark][place] for place, mark in enumerate(run.removeprefix("\n"))]
         vectors += [embeddings[index("\n")]] * run.startswith("\n")
