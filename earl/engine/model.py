@@ -123,6 +123,7 @@ def recompute(model: Any) -> None:
 
 disable_progress_bar()  # earl shows its own
 set_verbosity_error()  # a warning would print names from an untrusted file unescaped
+ALIGNED_BYTES = 64  # of every tensor that PyTorch allocates on a CPU
 CLOSED: Final = {"trust_remote_code": False, "local_files_only": True}
 """No remote code, and no access to the hub."""
 
@@ -285,10 +286,19 @@ def load(path: str | Path) -> Policy:
             raise EarlError(f"the weights in {str(path)!r} lack {missing[0]!r}; give a whole causal language model")
         for name, tensor in model.state_dict().items():
             check_finite(f"{name} in {path}", tensor, "use an earlier checkpoint or another model")
+        _align(model)
         policy = Policy(model, tokenizer)
         _check_layers(model.config.get_text_config())
         _check_head(policy)
     return policy
+
+
+def _align(model: Any) -> None:
+    """Move weights that lie at odd addresses, as in a mapped file, to where new ones lie: matrix products round by the
+    address, so a resumed run would part from one that never stopped."""
+    for parameter in model.parameters():
+        if parameter.data_ptr() % ALIGNED_BYTES:
+            parameter.data = parameter.data.clone()
 
 
 def meta_policy(config: ModelConfig) -> Policy:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -14,7 +15,7 @@ from transformers import (
 )
 
 from earl.config import ModelConfig
-from earl.engine.model import Policy, load, make, shape
+from earl.engine.model import ALIGNED_BYTES, Policy, load, make, shape
 from earl.errors import EarlError
 
 TINY = {"vocab_size": 106, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -42,6 +43,15 @@ def test_a_saved_policy_is_the_same_policy(policy, plain, tmp_path):
     assert torch.equal(plain(policy.model, tokens), plain(again.model, tokens))
     assert torch.equal(weights(again), weights(policy))
     assert again.stop_ids == policy.stop_ids
+
+
+def test_loaded_weights_lie_as_new_ones_do_wherever_the_file_has_them(small, tmp_path):
+    small().save(tmp_path)
+    file, weighed = tmp_path / "model.safetensors", small().model.state_dict()
+    for more in (0, 8):  # bytes by which the tensors lie further in the file: at least one place is odd
+        save_file(weighed, file, {"format": "pt", "more": "." * more})
+        assert {parameter.data_ptr() % ALIGNED_BYTES for parameter in load(tmp_path).model.parameters()} == {0}
+    assert torch.empty(3).data_ptr() % ALIGNED_BYTES == 0
 
 
 def test_a_saved_tokenizer_is_the_same_tokenizer(small, tmp_path):
