@@ -123,7 +123,9 @@ class Game:
         """What a seat is told of a state."""
         if self.sees:
             return self.sees(state, seat)
-        board = self.render(self._swapped(self.shown(state)[0], seat))
+        if self.image:
+            state = self.image(state)[0]
+        board = self.render(self._swapped(state, seat) if seat else state)
         return f"{self.marks[seat]}{_by_columns(board)}" if self.columns else f"{self.marks[seat]} {board}"
 
     def shown(self, state: Any) -> tuple[Any, tuple[str, ...]]:

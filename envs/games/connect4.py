@@ -79,15 +79,17 @@ def advance(state: State, move: int) -> Turn:
     occupied = first | second
     stone = occupied + LOWEST[move] & COLUMN[move]
     assert stone, f"column {move} is full"
-    occupied |= stone
     plies = occupied.bit_count()
     if plies & 1:
-        own, player, after = first | stone, 1, new_state((first | stone, second))
+        second |= stone
+        own, player = second, 0
     else:
-        own, player, after = second | stone, 0, new_state((first, second | stone))
-    if plies > 6 and own * HERE & own * ONE & own * TWO & own * THREE:
+        first |= stone
+        own, player = first, 1
+    after = new_state((first, second))
+    if plies > 5 and own * HERE & own * ONE & own * TWO & own * THREE:
         return after, player, (), ()
-    moves, actions = open_columns(occupied & TOP)
+    moves, actions = open_columns((occupied | stone) & TOP)
     return after, player, moves, actions
 
 

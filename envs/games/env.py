@@ -97,7 +97,9 @@ class BoardGameEnv(TextEnv):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
         """Make a move and the opponent's reply. Raises EarlError before `reset` and after the end."""
-        (state, _, moves, _), legal = self._turn, self.shown_actions
+        state, _, moves, legal = self._turn
+        if not self._plain:
+            legal = self.shown_actions
         if action not in legal:
             if not legal:
                 raise EarlError("step() outside an episode; call reset() to begin one")
@@ -164,10 +166,11 @@ class BoardGameEnv(TextEnv):
 
     def seen_by(self, seat: int) -> tuple[str, float, bool, bool, Info]:
         """What `step` returns from a seat."""
-        table = self._shown[seat]
-        if legal := self.shown_actions:
-            return table.seen(self.state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
-        text, reward, outcome = table.end(self.state, seat)
+        table, (state, _, _, legal) = self._shown[seat], self._turn
+        if legal:
+            legal = legal if self._plain else self.shown_actions
+            return table.seen(state, seat), 0.0, False, False, {"role": "user", "legal_actions": legal}
+        text, reward, outcome = table.end(state, seat)
         if outcome == "draw" and not self.game.payoff:
             reward = self.draw_reward
         return text, reward, True, False, {"role": "user", "legal_actions": (), "outcome": outcome}
