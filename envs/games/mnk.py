@@ -58,10 +58,11 @@ def cell_table(cells: int) -> list[list[tuple[int, ...]]]:
 
 def cells_of(board: int, table: list[list[tuple[int, ...]]]) -> tuple[int, ...]:
     """In ascending order."""
-    found: list[int] = []
+    found: tuple[int, ...] = ()
     for cells, byte in zip(table, board.to_bytes(len(table), "little"), strict=True):
-        found += cells[byte]
-    return tuple(found)
+        if byte:
+            found += cells[byte]
+    return found
 
 
 class LineRules:

@@ -1,7 +1,7 @@
 """Othello on bitboards, on a board of 4 × 4, 6 × 6 or 8 × 8. Bit i is cell i, counted from the top left, row by row."""
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,9 @@ class Discs(NamedTuple):
     def player(self) -> int:
         return self.plies & 1
 
+
+new_discs = partial(tuple.__new__, Discs)
+"""`Discs` of a tuple, in half the time."""
 
 ZERO = np.uint64(0)
 ROWS, COLUMNS = (0, 1, 1, 1), (1, 0, 1, -1)
@@ -105,7 +108,7 @@ class DiscRules:
         flips = _compiled()[1](own, other, disc, self.board, self.inner, self.size)
         assert flips and not (first | second) & disc, f"cell {move} turns nothing"
         own, other = own | disc | flips, other & ~flips
-        return Discs(other, own, plies + 1) if plies & 1 else Discs(own, other, plies + 1)
+        return new_discs((other, own, plies + 1) if plies & 1 else (own, other, plies + 1))
 
     def winner(self, state: Discs) -> int | None:
         lead = state.first.bit_count() - state.second.bit_count()
