@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 PROOF = "--proof writes down every game that --exact plays against `any`; add --exact, and leave out other opponents."
 
+POSITIONS = "--positions asks for single moves, not games; leave out --opponent, --exact, --episodes and --proof."
+GAMES = ("opponents", "exact", "episodes", "proof")
+
 
 @declared("eval")
 def command(
@@ -26,6 +29,7 @@ def command(
     round_robin: bool,
     exact: bool,
     episodes: int | None,
+    positions: int | None,
     proof: Path | None,
     seed: int,
     as_json: bool,
@@ -42,6 +46,8 @@ def command(
     if round_robin:
         return _league(given["root"], players, given["env"], episodes or LEAGUE_GAMES, seed, as_json)
     config, judge = _policy(players[0], given)
+    if positions is not None:
+        return _judge_positions(judge, positions, seed, as_json)
     if not opponents:
         opponents = (ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
@@ -60,7 +66,7 @@ def command(
 def _check(given: Mapping[str, Any]) -> None:
     players, opponents, exact = given["players"], given["opponents"], given["exact"]
     several, server = len(players) > 1, given["server"] is not None
-    without = ("opponents", "exact", "proof", "server", "model", "checkpoint", "config", "assignments")
+    without = ("opponents", "exact", "positions", "proof", "server", "model", "checkpoint", "config", "assignments")
     for broken, message in (
         (several and not given["round_robin"], "Several players take --round-robin; else name one."),
         (given["round_robin"] and len({*players}) < max(2, len(players)), "--round-robin takes players that differ."),
@@ -71,6 +77,7 @@ def _check(given: Mapping[str, Any]) -> None:
         (len({*opponents}) < len(opponents), "--opponent names the same opponent twice; name each once."),
         (given["proof"] is not None and (not exact or opponents not in ((), ("any",))), PROOF),
         (exact and given["episodes"] is not None, "--exact plays every game there is; leave out --episodes."),
+        (given["positions"] is not None and any(given[name] for name in GAMES), POSITIONS),
         (given["model"] is not None and not server, "--model names what a server serves; add --server."),
         (server and given["checkpoint"] is not None, "--checkpoint is of a run, and a server has none; leave it out."),
     ):
@@ -85,6 +92,26 @@ def _policy(player: str, given: Mapping[str, Any]) -> "tuple[Config, EvalPolicy]
     if given["server"] is None:
         return contestant(given["root"], player, env, given["checkpoint"], rules)
     return behind(given["server"], player, given["model"], env, rules)
+
+
+def _judge_positions(judge: "EvalPolicy", games: int, seed: int, as_json: bool) -> None:
+    from earl.cli.match_tables import SEATS
+    from earl.cli.text import print_table
+    from earl.matches import wilson
+    from earl.positions import judged
+
+    rows, objects = [], []
+    for result in judged(judge.world, judge.sampler, games, seed):
+        seat, count = SEATS[result.seat], result.positions
+        share, illegal = result.optimal / max(1, count), result.illegal / max(1, count)
+        low, high = wilson(result.optimal, count)
+        rows.append((seat, f"{count:,}", f"{share:.1%} [{low * 100:.1f}, {high * 100:.1f}]", f"{illegal:.1%}"))
+        interval = {"optimal_interval": [low, high]}
+        objects.append({"seat": seat, "positions": count, "optimal": share, **interval, "illegal": illegal})
+    if as_json:
+        return print_json(objects)
+    head = ("seat to move", "positions", "optimal moves", "illegal")
+    return print_table(head, rows, right=head[1:])
 
 
 def _warn_of_faults(results: "Sequence[MatchResult]") -> None:

@@ -67,6 +67,22 @@ def test_a_proof_of_every_line_of_play_is_written(earl, trained: Path, tmp_path:
     assert len(file.read_text().splitlines()) == said.json["episodes_or_leaves"] + 3  # the game, and its seats
 
 
+def test_single_moves_are_judged_at_the_same_positions(earl, trained: Path) -> None:
+    line = ("eval", trained, "--positions", 30)
+    [first, second] = seats = earl(*line, "--json").json
+    assert [seat["seat"] for seat in seats] == ["first", "second"]
+    for seat in seats:
+        low, high = seat["optimal_interval"]
+        assert 0 <= low <= seat["optimal"] <= high <= 1
+        assert 0 <= seat["illegal"] <= 1 - seat["optimal"]
+    assert 0 < first["positions"] + second["positions"] <= 30
+    assert earl(*line, "--seed", 0, "--json").json == seats
+    assert earl(*line, "--seed", 1, "--json").json != seats
+    cells = [f"{first['positions']}", f"{first['optimal']:.1%}", f"{first['illegal']:.1%}"]
+    row = next(text for text in earl(*line).out.splitlines() if "first" in text)
+    assert all(cell in row.split() for cell in cells)
+
+
 def test_seeds_draw_the_games(earl, trained: Path) -> None:
     line = ["eval", trained, "--opponent", "random", "--episodes", 40, "--json"]
     assert earl(*line).out == earl(*line).out == earl(*line, "--seed", 0).out
@@ -104,6 +120,10 @@ def test_a_model_plays_by_the_recipe_of_the_environment(earl, tiny: Path, traine
         (["RUN", "--opponent", "random", "--exact", "--episodes", "5"], "leave out --episodes"),
         (["RUN", "--opponent", "random", "--opponent", "random"], "names the same opponent twice"),
         (["RUN", "--opponent", "random", "--episodes", "0"], "0 is not in the range"),
+        (["RUN", "--positions", "9", "--opponent", "random"], "--positions asks for single moves"),
+        (["RUN", "--positions", "9", "--exact"], "leave out --opponent, --exact, --episodes and --proof"),
+        (["RUN", "perfect", "--round-robin", "--positions", "9"], "--round-robin takes only"),
+        (["MODEL", "--env", "kuhn", "--positions", "9"], "kuhn has no solver to judge moves"),
         (["dome", "--opponent", "random"], "did you mean 'done'?; a model is a folder or a hub id"),
         (["MODEL", "--opponent", "random"], "say with --env where it plays"),
         (["MODEL", "--env", "tictactoe", "--opponent", "random", "--checkpoint", "last"], "leave out --checkpoint"),

@@ -1,0 +1,106 @@
+"""What a solver says of a policy's moves at positions that are the same for every policy. In games of its own a weak
+policy is lost early, where every move keeps the value: the share of optimal moves there flatters it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import Any
+
+from earl.agents.scripted import perfect
+from earl.agents.scripted.registry import player as scripted_player
+from earl.envs.base import Info
+from earl.envs.games.base import Game
+from earl.envs.games.env import BoardGameEnv
+from earl.errors import EarlError
+from earl.rollout.drivers import BatchSampler, play
+from earl.rollout.episode import Episode
+from earl.rollout.tasks import EpisodeFactory, board_game
+from earl.trajectory import FAULTS, Task
+
+PLAYERS = ("random", "alphabeta:4@0.3")
+"""Either may have a seat of the games that positions are drawn from."""
+SIDE_BY_SIDE = 1024
+
+
+class OnePosition(BoardGameEnv):
+    """A game that begins at a position and ends with the next move."""
+
+    def __init__(self, game: Game, position: Any) -> None:
+        super().__init__(game, position.player)
+        self.max_turns, self._position = 1, position
+
+    def reset(self, **unused: Any) -> tuple[str, Info]:  # type: ignore[override]
+        self.moves, self.state = [], self._position
+        observation, *_, info = self.seen_by(self.seat)
+        return observation, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
+        self.move(self.plain_action(action))
+        return "", 0.0, True, False, {"role": "user", "legal_actions": (), "outcome": "draw"}
+
+
+@dataclass(frozen=True, slots=True)
+class PositionResult:
+    seat: int  # to move
+    positions: int
+    optimal: int  # where the first reply keeps the value of the position
+    illegal: int  # where it is no legal move
+
+
+def judged(world: EpisodeFactory, sampler: BatchSampler, games: int, seed: int = 0) -> list[PositionResult]:
+    """The first replies of a policy at `drawn_positions`, by seat. Raises EarlError for a game without a solver, and
+    where a reply fails."""
+    game = board_game(world.env, world.options).game if world.env in perfect.SOLVERS else None
+    if game is None:
+        raise EarlError(f"{world.env} has no solver to judge moves; --positions is of {' and '.join(perfect.SOLVERS)}")
+    episodes = []
+    for number, position in enumerate(drawn_positions(game, games, seed)):
+        env, task = OnePosition(game, position), Task(world.env, number, position.player, "")
+        episodes.append(Episode(env, world.chat, world.rules, task, number, number))
+    for start in range(0, len(episodes), SIDE_BY_SIDE):
+        ended = play(episodes[start : start + SIDE_BY_SIDE], sampler)
+        if faults := [one.error for one in ended if one.stop in FAULTS]:
+            raise EarlError(f"no reply at a position: {faults[0]}")
+    return [_counted(seat, [one for one in episodes if one.task.seat == seat]) for seat in (0, 1)]
+
+
+def _counted(seat: int, episodes: Sequence[Episode]) -> PositionResult:
+    kept = illegal = 0
+    for episode in episodes:
+        if (action := episode.turns[0].action) is None:
+            illegal += 1
+        else:
+            assert episode.board is not None
+            game, [position, *_] = episode.board.game, episode.positions
+            kept += game.shown(position)[1].index(action) in best_moves(game, position)
+    return PositionResult(seat, len(episodes), kept, illegal)
+
+
+def best_moves(game: Game, position: Any) -> set[int]:
+    """The legal moves that keep the value of a position: win, draw or loss."""
+    values = {move: end.value for move, end in perfect.solved(game, position).items()}
+    return {move for move, value in values.items() if value == max(values.values())}
+
+
+def drawn_positions(game: Game, games: int, seed: int) -> list[Any]:
+    """From each game of PLAYERS one position that is solved soon and where a legal move loses value; those that are
+    alike once."""
+    found = dict[Any, None]()
+    for number in range(games):
+        rng = Random(f"position {seed} {number}")
+        passed = _passed(game, rng)
+        rng.shuffle(passed)
+        telling = (one for one in passed if len(best_moves(game, one)) < len(game.legal(one)))
+        found |= dict.fromkeys(islice(telling, 1))
+    return [*found]
+
+
+def _passed(game: Game, rng: Random) -> list[Any]:
+    """The positions of a game that are solved soon."""
+    players = [scripted_player(rng.choice(PLAYERS), game.name) for _ in range(2)]
+    position, passed = game.deals[0][0], []
+    while game.legal(position):
+        passed += [position] * perfect.solved_soon(game, position)
+        position = game.play(position, players[position.player].move(game, position, rng))
+    return passed
