@@ -51,10 +51,9 @@ class PositionResult:
 def judged(world: EpisodeFactory, sampler: BatchSampler, games: int, seed: int = 0) -> list[PositionResult]:
     """The first replies of a policy at `drawn_positions`, by seat. Raises EarlError for a game without a solver, and
     where a reply fails."""
-    game = board_game(world.env, world.options).game if world.env in perfect.SOLVERS else None
-    if game is None:
+    if world.env not in perfect.SOLVERS:
         raise EarlError(f"{world.env} has no solver to judge moves; --positions is of {' and '.join(perfect.SOLVERS)}")
-    episodes = []
+    game, episodes = board_game(world.env, world.options).game, []
     for number, position in enumerate(drawn_positions(game, games, seed)):
         env, task = OnePosition(game, position), Task(world.env, number, position.player, "")
         episodes.append(Episode(env, world.chat, world.rules, task, number, number))
@@ -73,14 +72,15 @@ def _counted(seat: int, episodes: Sequence[Episode]) -> PositionResult:
         else:
             assert episode.board is not None
             game, [position, *_] = episode.board.game, episode.positions
-            kept += game.shown(position)[1].index(action) in best_moves(game, position)
+            kept += game.shown(position)[1].index(action) in value_keeping(game, position)
     return PositionResult(seat, len(episodes), kept, illegal)
 
 
-def best_moves(game: Game, position: Any) -> set[int]:
+def value_keeping(game: Game, position: Any) -> set[int]:
     """The legal moves that keep the value of a position: win, draw or loss."""
     values = {move: end.value for move, end in perfect.solved(game, position).items()}
-    return {move for move, value in values.items() if value == max(values.values())}
+    most = max(values.values())
+    return {move for move, value in values.items() if value == most}
 
 
 def drawn_positions(game: Game, games: int, seed: int) -> list[Any]:
@@ -91,7 +91,7 @@ def drawn_positions(game: Game, games: int, seed: int) -> list[Any]:
         rng = Random(f"position {seed} {number}")
         passed = _passed(game, rng)
         rng.shuffle(passed)
-        telling = (one for one in passed if len(best_moves(game, one)) < len(game.legal(one)))
+        telling = (one for one in passed if len(value_keeping(game, one)) < len(game.legal(one)))
         found |= dict.fromkeys(islice(telling, 1))
     return [*found]
 
