@@ -12,9 +12,11 @@ from earl.errors import EarlError
 
 if TYPE_CHECKING:
     from earl.config import Config
+    from earl.evaluation import Match
     from earl.league import GameResult
     from earl.matches import MatchResult
     from earl.placement.embedded import EvalPolicy
+    from earl.rollout.episode import Episode
 
 PROOF = "--proof writes down every game that --exact plays against `any`; add --exact, and leave out other opponents."
 
@@ -51,8 +53,7 @@ def command(
     if not opponents:
         opponents = (ANY,) if proof else tuple(config.evaluate.held_out)
     planned = evaluation.matches(judge.world, opponents, exact, episodes or config.evaluate.final_episodes)
-    trees: evaluation.Trees = {}
-    measured = [evaluation.evaluated(judge.world, judge.sampler, match, seed, trees) for match in planned]
+    measured = _measured(judge, planned, seed)
     if proof is not None:
         proof.write_text(evaluation.proof([played for _, played in measured]), encoding="utf-8")
     results = [result for result, _ in measured]
@@ -94,14 +95,32 @@ def _policy(player: str, given: Mapping[str, Any]) -> "tuple[Config, EvalPolicy]
     return behind(given["server"], player, given["model"], env, rules)
 
 
+def _measured(judge: "EvalPolicy", planned: "Sequence[Match]", seed: int) -> "list[tuple[MatchResult, list[Episode]]]":
+    from rich.text import Text
+
+    from earl import evaluation
+    from earl.cli.text import console, one_line
+
+    trees: evaluation.Trees = {}
+    measured = []
+    with console(stderr=True).status("") as status:  # shows nothing if stderr is no terminal
+        for number, match in enumerate(planned, 1):
+            met = one_line(match.opponent or "the tasks")
+            status.update(Text(f"match {number} of {len(planned)}, against {met}"))
+            measured.append(evaluation.evaluated(judge.world, judge.sampler, match, seed, trees))
+    return measured
+
+
 def _judge_positions(judge: "EvalPolicy", games: int, seed: int, as_json: bool) -> None:
     from earl.cli.match_tables import SEATS
-    from earl.cli.text import print_table
+    from earl.cli.text import console, print_table
     from earl.matches import wilson
     from earl.positions import judged
 
     rows, objects = [], []
-    for result in judged(judge.world, judge.sampler, games, seed):
+    with console(stderr=True).status("judging single moves"):
+        results = judged(judge.world, judge.sampler, games, seed)
+    for result in results:
         seat, count = SEATS[result.seat], result.positions
         share, illegal = result.optimal / max(1, count), result.illegal / max(1, count)
         low, high = wilson(result.optimal, count)
@@ -134,10 +153,11 @@ LEAGUE_GAMES = 50
 
 def _league(root: Path, players: tuple[str, ...], env: str | None, games: int, seed: int, as_json: bool) -> None:
     from earl.cli.contestants import league
-    from earl.cli.text import print_table
+    from earl.cli.text import console, print_table
     from earl.league import ratings
 
-    results = league(root, players, env).play(players, games, seed)
+    with console(stderr=True).status("playing every pair"):
+        results = league(root, players, env).play(players, games, seed)
     rated = ratings(players, results)
     against = {one.name: {other.name: _record(results, one.name, other.name) for other in rated} for one in rated}
     for name, met in against.items():

@@ -1,8 +1,12 @@
 """`earl eval`: a run or a model, sampled or enumerated."""
 
+import json
+import os
+import pty
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +69,25 @@ def test_a_proof_of_every_line_of_play_is_written(earl, trained: Path, tmp_path:
     ran = subprocess.run([sys.executable, "-I", ROOT / "docs/check_proof.py", file], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout.partition(":")[0]) == (0, "accepted"), ran.stderr
     assert len(file.read_text().splitlines()) == said.json["episodes_or_leaves"] + 3  # the game, and its seats
+
+
+@pytest.mark.parametrize(
+    ("line", "progress"),
+    [(("--opponent", "random"), "match 2 of 2, against random"), (("--positions", 5), "judging single moves")],
+)
+def test_what_it_does_is_told_on_a_terminal(start, trained: Path, line: tuple[object, ...], progress: str) -> None:
+    user, program = pty.openpty()
+    environment = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"}
+    process = start("eval", trained, *line, "--json", stderr=program, env=environment)
+    os.close(program)
+    said = b""
+    with suppress(OSError):  # raised at the end of a terminal
+        while part := os.read(user, 4096):
+            said += part
+    os.close(user)
+    assert progress in said.decode()
+    assert json.loads(process.communicate()[0])
+    assert process.returncode == 0
 
 
 def test_single_moves_are_judged_at_the_same_positions(earl, trained: Path) -> None:
