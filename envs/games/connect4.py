@@ -7,7 +7,7 @@ never touch a neighbour:
      0  7 14 21 28 35 42      bottom row
 """
 
-from functools import cache
+from itertools import product
 
 from earl.envs.games.base import Game, Image, Player, State, Turn, new_state
 from earl.envs.games.env import BoardGameEnv
@@ -37,11 +37,16 @@ SECOND = bytes(3 * bit for bit in FIRST)
 CHARACTERS = bytes.maketrans(b"\0" + FIRST + SECOND, b"." + 7 * b"X" + 7 * b"O")
 
 
-@cache
-def open_columns(top: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The columns that are not full, as moves and as actions, by the stones of the top row."""
-    columns = tuple(column for column in range(COLUMNS) if not top & COLUMN[column])
+def _open(full: tuple[bool, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    columns = tuple(column for column in range(COLUMNS) if not full[column])
     return columns, tuple(ACTIONS[column] for column in columns)
+
+
+OPEN = {
+    sum(TOP & cells for cells, is_full in zip(COLUMN, full, strict=True) if is_full): _open(full)
+    for full in product((False, True), repeat=COLUMNS)
+}
+"""The columns that are not full, as moves and as actions, by the stones of the top row."""
 
 
 def has_four(stones: int) -> bool:
@@ -61,7 +66,7 @@ def legal(state: State) -> tuple[int, ...]:
     occupied = first | second
     if has_four(first if occupied.bit_count() & 1 else second):
         return ()
-    return open_columns(occupied & TOP)[0]
+    return OPEN[occupied & TOP][0]
 
 
 def play(state: State, move: int) -> State:
@@ -89,7 +94,7 @@ def advance(state: State, move: int) -> Turn:
     after = new_state((first, second))
     if plies > 5 and own * HERE & own * ONE & own * TWO & own * THREE:
         return after, player, (), ()
-    moves, actions = open_columns((occupied | stone) & TOP)
+    moves, actions = OPEN[(occupied | stone) & TOP]
     return after, player, moves, actions
 
 
