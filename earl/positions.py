@@ -54,26 +54,26 @@ def judged(world: EpisodeFactory, sampler: BatchSampler, games: int, seed: int =
     if world.env not in perfect.SOLVERS:
         raise EarlError(f"{world.env} has no solver to judge moves; --positions is of {' and '.join(perfect.SOLVERS)}")
     game, episodes = board_game(world.env, world.options).game, []
-    for number, position in enumerate(drawn_positions(game, games, seed)):
+    kept = drawn_positions(game, games, seed)
+    for number, position in enumerate(kept):
         env, task = OnePosition(game, position), Task(world.env, number, position.player, "")
         episodes.append(Episode(env, world.chat, world.rules, task, number, number))
     for start in range(0, len(episodes), SIDE_BY_SIDE):
         ended = play(episodes[start : start + SIDE_BY_SIDE], sampler)
         if faults := [one.error for one in ended if one.stop in FAULTS]:
             raise EarlError(f"no reply at a position: {faults[0]}")
-    return [_counted(seat, [one for one in episodes if one.task.seat == seat]) for seat in (0, 1)]
+    moves = {position: _first_move(game, episode) for position, episode in zip(kept, episodes, strict=True)}
+    return [_counted(seat, [(moves[one], kept[one]) for one in kept if one.player == seat]) for seat in (0, 1)]
 
 
-def _counted(seat: int, episodes: Sequence[Episode]) -> PositionResult:
-    kept = illegal = 0
-    for episode in episodes:
-        if (action := episode.turns[0].action) is None:
-            illegal += 1
-        else:
-            assert episode.board is not None
-            game, [position, *_] = episode.board.game, episode.positions
-            kept += game.shown(position)[1].index(action) in value_keeping(game, position)
-    return PositionResult(seat, len(episodes), kept, illegal)
+def _first_move(game: Game, episode: Episode) -> int | None:
+    action = episode.turns[0].action
+    return None if action is None else game.shown(episode.positions[0])[1].index(action)
+
+
+def _counted(seat: int, replies: Sequence[tuple[int | None, set[int]]]) -> PositionResult:
+    optimal = sum(move in kept for move, kept in replies)
+    return PositionResult(seat, len(replies), optimal, sum(move is None for move, _ in replies))
 
 
 def value_keeping(game: Game, position: Any) -> set[int]:
@@ -83,17 +83,18 @@ def value_keeping(game: Game, position: Any) -> set[int]:
     return {move for move, value in values.items() if value == most}
 
 
-def drawn_positions(game: Game, games: int, seed: int) -> list[Any]:
-    """From each game of PLAYERS one position that is solved soon and where a legal move loses value; those that are
-    alike once."""
-    found = dict[Any, None]()
+def drawn_positions(game: Game, games: int, seed: int) -> dict[Any, set[int]]:
+    """From each game of PLAYERS one position that is solved soon and where a legal move loses value, with the moves
+    that keep it; those that are alike once."""
+    found = dict[Any, set[int]]()
     for number in range(games):
         rng = Random(f"position {seed} {number}")
         passed = _passed(game, rng)
         rng.shuffle(passed)
-        telling = (one for one in passed if len(value_keeping(game, one)) < len(game.legal(one)))
-        found |= dict.fromkeys(islice(telling, 1))
-    return [*found]
+        judged_moves = ((one, value_keeping(game, one)) for one in passed)
+        telling = ((one, kept) for one, kept in judged_moves if len(kept) < len(game.legal(one)))
+        found |= dict(islice(telling, 1))
+    return found
 
 
 def _passed(game: Game, rng: Random) -> list[Any]:
