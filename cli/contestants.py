@@ -112,7 +112,7 @@ def behind(url: str, name: str, model: str | None, env: str | None, rules: Rules
 
 def _recipe(name: str, env: str | None, rules: Rules) -> Config:
     if env is None:
-        raise EarlError(f"{name!r} is a model; say with --env where it plays")
+        raise EarlError(f"{name!r} is no run; of a model say with --env where it plays")
     return resolve(env, rules[0], {}, rules[1])
 
 

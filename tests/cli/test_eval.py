@@ -148,7 +148,7 @@ def test_a_model_plays_by_the_recipe_of_the_environment(earl, tiny: Path, traine
         (["RUN", "perfect", "--round-robin", "--positions", "9"], "--round-robin takes only"),
         (["MODEL", "--env", "kuhn", "--positions", "9"], "kuhn has no solver to judge moves"),
         (["dome", "--opponent", "random"], "did you mean 'done'?; a model is a folder or a hub id"),
-        (["MODEL", "--opponent", "random"], "say with --env where it plays"),
+        (["MODEL", "--opponent", "random"], "is no run; of a model say with --env where it plays"),
         (["MODEL", "--env", "tictactoe", "--opponent", "random", "--checkpoint", "last"], "leave out --checkpoint"),
         (["MODEL", "--env", "tictactoe", "--opponent", "random", "--set", "context.limit=9"], "at least 18"),
         (["EMPTY", "--env", "tictactoe", "--opponent", "random"], "holds no model"),
