@@ -208,8 +208,10 @@ def listening():
 
 
 def _tree(root):
-    """A process and all that it has started."""
+    """A process and all that it has started, forks of the warm one included."""
     children = {}
+    for path in warm.children_of(PYTHON.with_name("warm")).glob("*"):
+        children[int(path.name)] = [int(path.read_text() or 0)]
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text(errors="replace").rpartition(")")[2].split()

@@ -159,6 +159,17 @@ def environment_of(place: str) -> dict[str, str]:
     return environment
 
 
+def children_of(place: str) -> Path:
+    """A folder with a file for each process that asked the server: it has the number of the fork in its place."""
+    return Path(f"{place}.children")
+
+
+def peer(link: socket.socket) -> int:
+    """The number of the process at the other end."""
+    number, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(number)
+
+
 def _space(process: object, kind: str) -> Path:
     return Path(f"/proc/{process}/ns/{kind}").readlink()
 
@@ -182,6 +193,8 @@ def serve(place: str, watched: int) -> Wish:
         importlib.import_module(name)
     gc.freeze()  # forks share what was imported: their collector must not write to it
     server = socket.socket(socket.AF_UNIX)
+    children = children_of(place)
+    children.mkdir(exist_ok=True)
     server.bind(place)
     server.listen(64)
     sys.stdout.write("ready\n")
@@ -200,6 +213,7 @@ def serve(place: str, watched: int) -> Wish:
                     server.detach()
                     return received(link)
                 with contextlib.suppress(OSError):
+                    (children / str(peer(link))).write_text(str(worker))
                     link.sendall(struct.pack("i", worker))
                 handle = os.pidfd_open(worker)
                 ready.register(link, selectors.EVENT_READ, handle)
@@ -246,7 +260,7 @@ def received(link: socket.socket) -> Wish:
         os._exit(0)
     ((_, _, passed),) = given
     body = link.recv(*struct.unpack("i", head), socket.MSG_WAITALL)
-    asker, *_ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    asker = peer(link)
     link.close()
     enter(asker)
     wish: Wish = json.loads(body)

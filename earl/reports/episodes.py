@@ -169,8 +169,8 @@ class _Reader:
         experience = self.stored.experience
         if experience is None or not experience.mask[first:last].all():
             return None
-        change = experience.logprobs[first:last] - self._played.logprobs[first:last]
-        return _rounded(math.exp(float(np.clip(change.sum(), -50, 50))))
+        change = float((experience.logprobs[first:last] - self._played.logprobs[first:last]).sum())
+        return _rounded(math.exp(min(max(change, -50.0), 50.0)))
 
 
 def _board(board: Board) -> dict[str, Any]:

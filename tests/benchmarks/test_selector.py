@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from earl.benchmarks import selector
 from earl.benchmarks.selector import (
+    ARMS,
     SHAPES,
     STEPS,
     adversary,
@@ -63,7 +65,9 @@ def test_an_adversary_does_not_make_it_thrash():
 
 
 @pytest.mark.slow
-def test_the_command_prints_json(capsys):
+def test_the_command_prints_json(capsys, monkeypatch):
+    monkeypatch.setattr(selector, "STEPS", 150)
+    monkeypatch.setattr(selector, "ARMS", dict([*ARMS.items()][-1:]))
     assert command_line(["bench", "selector", "--histories", "1", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["histories"] == 1

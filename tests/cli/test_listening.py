@@ -8,8 +8,6 @@ import pytest
 
 from earl.placement.ray.inventory import installed
 
-pytestmark = pytest.mark.cold
-
 RUN = ["--steps", "1", "--placement", "disaggregated", "--set", "placement.dp=2", "--set", "placement.samplers=1"]
 SPLIT = ["--set", "sampler.tp=2"]
 
@@ -18,9 +16,7 @@ SPLIT = ["--set", "sampler.tp=2"]
 @pytest.mark.skipif(not installed("ray"), reason="Ray is not installed")
 def test_all_that_a_local_run_listens_at_is_loopback(start, tiny: Path, tmp_path: Path, listening) -> None:
     seen: set[tuple[str, int]] = set()
-    with start(
-        "train", "tictactoe", "--config", tiny, "--runs", tmp_path, *RUN, *SPLIT, start_new_session=True
-    ) as process:
+    with start("train", "tictactoe", "--config", tiny, "--runs", tmp_path, *RUN, *SPLIT) as process:
         while process.poll() is None:
             seen |= listening(process.pid)
             time.sleep(1)
