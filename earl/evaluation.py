@@ -26,7 +26,7 @@ from earl.errors import EarlError
 from earl.matches import MOST_LOST, MatchResult
 from earl.rollout.drivers import BatchSampler, play
 from earl.rollout.episode import Episode
-from earl.rollout.metrics import match_results
+from earl.rollout.metrics import match_measures
 from earl.rollout.tasks import EpisodeFactory
 from earl.seeds import derive
 from earl.trajectory import FAULTS, FORFEITS, Outcome, Task, Trajectory
@@ -78,7 +78,7 @@ def evaluate(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: i
 
 
 Tree = tuple[list[Episode], list[float]]
-"""Every leaf of the tree of an opponent's replies, with its probability."""
+"""Every leaf of the tree of an opponent's replies, with its probability; or sampled games, all with the same."""
 Trees = dict[tuple[str, int], Tree]
 """By environment and seat, those in which every legal reply is made: `random` and ANY have the same leaves."""
 
@@ -87,17 +87,16 @@ def evaluated(
     world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int, trees: Trees
 ) -> tuple[MatchResult, list[Episode]]:
     """As `evaluate`; also the episodes. trees: of the same policy, those that earlier matches have enumerated."""
-    own, weights = world.of(match.env), None
-    if match.exact:
-        episodes, chances = _tree(own, sampler, match, trees)
-        weights = None if match.opponent == ANY else chances
-    else:
-        episodes = _sample(own, sampler, match, seed)
+    own = world.of(match.env)
+    episodes, weights = _tree(own, sampler, match, trees) if match.exact else _sample(own, sampler, match, seed)
+    if match.opponent == ANY:
+        weights = [1.0] * len(episodes)
+    if not episodes:
+        raise EarlError(f"no game against {match.opponent!r} came to seat {match.seat + 1}; name another opponent")
     played = [episode.trajectory() for episode in episodes]
-    result = match_results(played, weights, match.exact)[0]
-    result = replace(result, **_distinct_games(episodes, played), **_judge_moves(episodes, weights))
     opponent = match.opponent if own is world else f"{match.env} {match.opponent}".strip()
-    return replace(result, opponent=opponent), episodes
+    measures = match_measures(played, weights) | _distinct_games(episodes, played) | _judge_moves(episodes, weights)
+    return MatchResult(own.env, opponent, match.seat, match.exact, len(episodes), **measures), episodes
 
 
 def strength(results: Sequence[MatchResult]) -> tuple[float, float]:
@@ -171,13 +170,13 @@ def _distinct_games(episodes: Sequence[Episode], played: Sequence[Trajectory]) -
     return {"distinct_games": len(once), **shares, "lost": (*islice(lost, MOST_LOST),)}
 
 
-def _judge_moves(episodes: Sequence[Episode], weights: Sequence[float] | None) -> dict[str, Any]:
+def _judge_moves(episodes: Sequence[Episode], weights: Sequence[float]) -> dict[str, Any]:
     """What a solver says of the moves, each as often as it was made; of the first MAX_SOLVED that differ."""
     if not episodes or episodes[0].board is None:
         return {}
     game = episodes[0].board.game
     made: Counter[tuple[State, str]] = Counter()
-    for episode, weight in zip(episodes, weights or [1.0] * len(episodes), strict=True):
+    for episode, weight in zip(episodes, weights, strict=True):
         actions = [turn.action for turn in episode.turns if turn.action is not None]
         for key in zip(episode.positions, actions, strict=False):
             made[key] += weight  # type: ignore[assignment]
@@ -193,7 +192,7 @@ def _value_lost(game: Game, state: State, action: str) -> int:
     return max(values.values()) - values[game.shown(state)[1].index(action)]
 
 
-def _sample(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int) -> list[Episode]:
+def _sample(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: int) -> Tree:
     played: list[Episode] = []
     for start in range(0, match.episodes, WAVE):
         episodes = []
@@ -202,8 +201,8 @@ def _sample(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: in
             task = Task(world.env, own, match.seat, match.opponent)
             episodes.append(world.game(task, own, number - start))
         play(episodes, sampler)
-        played += [own for episode in episodes for own in episode.learners()]
-    return played
+        played += [own for episode in episodes for own in episode.learners() if own.task.seat == match.seat]
+    return played, [1.0] * len(played)
 
 
 @dataclass(slots=True)

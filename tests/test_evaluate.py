@@ -298,6 +298,14 @@ def test_any_and_random_play_one_tree(world, chat):
     assert [*trees] == [("tictactoe", 1)]
 
 
+def test_of_games_against_itself_the_seat_of_the_match_counts(world, chat):
+    # 1 to 7 in turns: the first player has 3, 5 and 7.
+    results = [evaluation.evaluate(world, Table(chat, lowest), Match("self", seat, episodes=3)) for seat in (0, 1)]
+    assert [(one.seat, one.episodes, one.win, one.loss) for one in results] == [(0, 3, 1, 0), (1, 3, 0, 1)]
+    with pytest.raises(EarlError, match="no game against 'self' came to seat 2"):  # the first forfeits at once
+        evaluation.evaluate(world, Table(chat, lambda _: "0"), Match("self", 1, episodes=3))
+
+
 def test_waves_do_not_show(world, chat, monkeypatch):
     whole = evaluation.evaluate(world, Table(chat, lowest), Match("random", 1, exact=True))
     monkeypatch.setattr(evaluation, "WAVE", 7)

@@ -1,14 +1,13 @@
-"""Metrics of a step's episodes, and match results."""
+"""Metrics of a step's episodes, and measures of a match."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from earl.context.track import context_metrics
-from earl.matches import MatchResult
 from earl.trajectory import FAULTS, FORFEITS, Outcome, PlayedGroups, StopReason, ToolCall, Trajectory
 
 
@@ -58,35 +57,22 @@ def staleness_metrics(groups: PlayedGroups, version: int) -> dict[str, float]:
     return {"staleness/mean": total / count, "staleness/max": float(version - oldest)}
 
 
-def match_results(
-    trajectories: Iterable[Trajectory], weights: Iterable[float] | None = None, exact: bool = False
-) -> list[MatchResult]:
-    """Results by opponent and seat. `weights` are probabilities of enumerated episodes; None: all equal."""
-    cells: dict[tuple[str, str, int], list[tuple[Trajectory, float]]] = defaultdict(list)
-    played = list(trajectories)
-    for trajectory, weight in zip(played, weights or [1.0] * len(played), strict=True):
-        task = trajectory.task
-        cells[task.env, task.opponent, task.seat].append((trajectory, weight))
-    return [_match_result(*cell, cells[cell], exact) for cell in sorted(cells)]
-
-
-def _match_result(
-    env: str, opponent: str, seat: int, members: list[tuple[Trajectory, float]], exact: bool
-) -> MatchResult:
-    """Wins, draws and losses add up to 1; a forfeit or truncation is a loss, and is counted separately as well."""
-    total = sum(weight for _, weight in members)
+def match_measures(played: Sequence[Trajectory], weights: Sequence[float]) -> dict[str, Any]:
+    """Fields of a `MatchResult`; `weights` are the episodes' probabilities, or all equal. Wins, draws and losses add up
+    to 1; a forfeit or truncation is a loss, and is counted separately as well."""
+    total = sum(weights)
     shares = dict.fromkeys(("win", "draw", "loss", "illegal", "truncated"), 0.0)
-    for trajectory, weight in members:
+    for trajectory, weight in zip(played, weights, strict=True):
         shares[trajectory.outcome.value] += weight
         shares["illegal"] += weight * (trajectory.illegal > 0)
         shares["truncated"] += weight * trajectory.truncated
     shares = {name: weight / total for name, weight in shares.items()}  # divided last: a full share is exactly 1
-    faults = tuple(str(t.error) for t, _ in members if t.stop in FAULTS)
-    forfeit = sum(weight for t, weight in members if t.stop in FORFEITS) / total
-    replies = sum(weight * len(t.turns) for t, weight in members)
-    turn_tokens = sum(weight * t.num_sampled for t, weight in members) / replies if replies else None
-    measured: dict[str, Any] = {**shares, "faults": faults, "forfeit": forfeit, "turn_tokens": turn_tokens}
-    return MatchResult(env, opponent, seat, exact, len(members), **measured)
+    weighted = [*zip(played, weights, strict=True)]
+    forfeit = sum(weight for t, weight in weighted if t.stop in FORFEITS) / total
+    replies = sum(weight * len(t.turns) for t, weight in weighted)
+    turn_tokens = sum(weight * t.num_sampled for t, weight in weighted) / replies if replies else None
+    faults = tuple(str(t.error) for t in played if t.stop in FAULTS)
+    return {**shares, "faults": faults, "forfeit": forfeit, "turn_tokens": turn_tokens}
 
 
 def _share(flags: Iterable[bool]) -> float:

@@ -6,7 +6,7 @@ import pytest
 
 from earl.placement.embedded import groups_from_bytes, groups_to_bytes
 from earl.rollout.drivers import play
-from earl.rollout.metrics import context_metrics, episode_metrics, match_results, staleness_metrics
+from earl.rollout.metrics import context_metrics, episode_metrics, match_measures, staleness_metrics
 from earl.runs.trajectories import from_bytes, to_bytes
 from earl.trajectory import Group, StopReason, ToolCall
 
@@ -80,17 +80,14 @@ def test_context_metrics(played):
     assert numbers["context/turn/p95"] == pytest.approx(7.5)
 
 
-def test_match_results_by_hand(played):
-    (result,) = match_results(played, [2.0, 1.0, 1.0], exact=True)
-    assert (result.env, result.opponent, result.seat, result.exact) == ("counting", "", 0, True)
-    assert result.episodes == 3
+def test_match_measures_by_hand(played):
+    measures = match_measures(played, [2.0, 1.0, 1.0])
     # Weights 2, 1, 1 of 4. A forfeit and a cut are losses, and both broke the rule once.
-    assert (result.win, result.draw, result.loss) == (0.5, 0.0, 0.5)
-    assert (result.illegal, result.truncated) == (0.5, 0.25)
+    assert (measures["win"], measures["draw"], measures["loss"]) == (0.5, 0.0, 0.5)
+    assert (measures["illegal"], measures["truncated"]) == (0.5, 0.25)
 
 
-def test_match_results_without_weights_count_every_episode_alike(played):
-    (result,) = match_results(played)
-    assert result.win == pytest.approx(1 / 3)
-    assert result.win + result.draw + result.loss == pytest.approx(1)
-    assert not result.exact
+def test_equal_weights_count_every_episode_alike(played):
+    measures = match_measures(played, [1.0] * 3)
+    assert measures["win"] == pytest.approx(1 / 3)
+    assert measures["win"] + measures["draw"] + measures["loss"] == pytest.approx(1)
