@@ -9,7 +9,7 @@ solver says of its moves; the proof of an enumeration, which `docs/check_proof.p
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
 from itertools import islice
@@ -206,25 +206,25 @@ def _sample(world: EpisodeFactory, sampler: BatchSampler, match: Match, seed: in
 
 
 @dataclass(slots=True)
-class Script:
-    """Opponent that follows a script of choices, then takes the first choice and records the alternatives. Playing all
-    recorded scripts visits every leaf of the tree of the opponent's replies exactly once."""
+class Explorer:
+    """Opponent that makes the moves of a script, then the first of its options, and records the others. Playing all
+    recorded scripts visits every leaf of the tree of its options exactly once."""
 
-    player: Player
+    options: "Callable[[Game, State, Explorer], Sequence[tuple[Any, int]]]"
+    """Moves, each with a key, such as the probability of the path with it."""
+    key: Any  # of the path
     script: tuple[int, ...]
     path: list[int] = field(default_factory=list)
-    weight: float = 1.0  # probability of the path, by the player's distribution
-    others: list[tuple[int, ...]] = field(default_factory=list)
+    others: list[tuple[Any, tuple[int, ...]]] = field(default_factory=list)
 
     def move(self, game: Game, state: State, rng: Random) -> int:
-        choices, choice = self.player.distribution(game, state), 0
         if len(self.path) < len(self.script):
-            choice = self.script[len(self.path)]
+            move = self.script[len(self.path)]
         else:
-            self.others += [(*self.path, other) for other in range(1, len(choices))]
-        self.path.append(choice)
-        self.weight *= choices[choice][1]
-        return choices[choice][0]
+            (self.key, move), *others = self.options(game, state, self)
+            self.others += [(key, (*self.path, other)) for key, other in others]
+        self.path.append(move)
+        return move
 
 
 def _tree(world: EpisodeFactory, sampler: BatchSampler, match: Match, trees: Trees) -> Tree:
@@ -240,17 +240,21 @@ def _enumerate(world: EpisodeFactory, sampler: BatchSampler, match: Match) -> Tr
     if not isinstance(player, Player):
         raise EarlError(f"the replies of an opponent in {world.env} cannot be listed; leave out --exact to sample")
     task = Task(world.env, 0, match.seat, match.opponent)
+
+    def options(game: Game, state: State, explorer: Explorer) -> Sequence[tuple[float, int]]:
+        return [(explorer.key * chance, move) for move, chance in player.distribution(game, state)]
+
     played: list[Episode] = []
     weights: list[float] = []
-    pending: list[tuple[int, ...]] = [()]
+    pending: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
     while pending:
         wave, pending = pending[:WAVE], pending[WAVE:]
-        scripts = [Script(player, script) for script in wave]
-        episodes = [world.episode(task, 0, i, opponent) for i, opponent in enumerate(scripts)]
+        rivals = [Explorer(options, *path) for path in wave]
+        episodes = [world.episode(task, 0, i, rival) for i, rival in enumerate(rivals)]
         play(episodes, sampler)
         played += episodes
-        weights += [script.weight for script in scripts]
-        pending += [other for script in scripts for other in script.others]
+        weights += [rival.key for rival in rivals]
+        pending += [other for rival in rivals for other in rival.others]
         if len(played) + len(pending) > MAX_LEAVES:
             extent = f"{world.env} against {match.opponent} has more than {MAX_LEAVES} leaves"
             raise EarlError(f"{extent}; leave out --exact to sample")
@@ -266,34 +270,19 @@ Promise = tuple[float, int]
 """How promising a move is for the exploiter, the least first: by what it comes to, then by the length of the game."""
 
 
-@dataclass(slots=True)
-class Exploiter:
-    """Opponent that makes the moves of a script, then the most promising ones, and records the others."""
+def _promising(game: Game, state: State, explorer: Explorer) -> Sequence[tuple[Promise, int]]:
+    """The exploiter's moves, the most promising first."""
+    plies = 2 * len(explorer.path) + state.player + 1  # moves of both sides, this one included
+    return sorted((_promise(game, state, move, plies), move) for move in game.legal(state))
 
-    seat: int
-    script: tuple[int, ...]
-    path: list[int] = field(default_factory=list)
-    others: list[tuple[Promise, tuple[int, ...]]] = field(default_factory=list)
 
-    def move(self, game: Game, state: State, rng: Random) -> int:
-        if len(self.path) < len(self.script):
-            move = self.script[len(self.path)]
-        else:
-            (_, move), *others = sorted((self._promise(game, state, move), move) for move in game.legal(state))
-            self.others += [(promise, (*self.path, other)) for promise, other in others]
-        self.path.append(move)
-        return move
-
-    def _promise(self, game: Game, state: State, move: int) -> Promise:
-        after, plies = (
-            game.play(state, move),
-            2 * len(self.path) + self.seat + 1,
-        )  # moves of both sides, this one included
-        if perfect.solved_soon(game, state):
-            end = perfect.solved(game, state)[move]
-            return -end.value, plies + (end.plies - 1) * (end.value > 0)
-        theirs = perfect.search(game, after, LOOK_AHEAD - 1, -2 * perfect.WIN, 2 * perfect.WIN, {})
-        return max(-1.0, min(1.0, theirs / perfect.WIN)), plies
+def _promise(game: Game, state: State, move: int, plies: int) -> Promise:
+    if perfect.solved_soon(game, state):
+        end = perfect.solved(game, state)[move]
+        return -end.value, plies + (end.plies - 1) * (end.value > 0)
+    after = game.play(state, move)
+    theirs = perfect.search(game, after, LOOK_AHEAD - 1, -2 * perfect.WIN, 2 * perfect.WIN, {})
+    return max(-1.0, min(1.0, theirs / perfect.WIN)), plies
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +301,7 @@ def exploit(world: EpisodeFactory, sampler: BatchSampler, seat: int, games: int)
     best, played = None, 0
     while pending and played < games:
         size = min(SIDE_BY_SIDE, games - played, len(pending))
-        rivals = [Exploiter(1 - seat, heappop(pending)[1]) for _ in range(size)]
+        rivals = [Explorer(_promising, *heappop(pending)) for _ in range(size)]
         episodes = [world.episode(Task(world.env, 0, seat, ANY), 0, i, rival) for i, rival in enumerate(rivals)]
         if faults := [trajectory.error for trajectory in play(episodes, sampler) if trajectory.stop in FAULTS]:
             raise EarlError(f"{world.env} fails: {faults[0]}; check it with `earl envs check`")

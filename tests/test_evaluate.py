@@ -147,18 +147,18 @@ def test_any_counts_every_leaf_alike(world, chat, choose, seat):
 @pytest.mark.parametrize("seat", [0, 1])
 @pytest.mark.parametrize("opponent", ["random", "perfect@0.25"])
 def test_every_leaf_is_played_exactly_once_with_its_probability(world, chat, monkeypatch, opponent, seat):
-    scripts = []
+    rivals = []
 
-    class Noted(evaluation.Script):
+    class Noted(evaluation.Explorer):
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            scripts.append(self)
+            rivals.append(self)
 
-    monkeypatch.setattr(evaluation, "Script", Noted)
+    monkeypatch.setattr(evaluation, "Explorer", Noted)
     episodes, weights = evaluation._enumerate(world, Table(chat, lowest), Match(opponent, seat, exact=True))
     played = [episode.trajectory() for episode in episodes]
     # The agent's moves follow from the opponent's, so the opponent's choices name the leaf.
-    assert len({tuple(script.path) for script in scripts}) == len(scripts) == len(played)
+    assert len({tuple(rival.path) for rival in rivals}) == len(rivals) == len(played)
     assert all(trajectory.stop is StopReason.FINISHED for trajectory in played)
     expected = sorted((outcome, round(p, 12)) for outcome, p in leaves(lowest, seat, opponent))
     found = sorted((t.outcome.value, round(weight, 12)) for t, weight in zip(played, weights, strict=True))
