@@ -1,8 +1,6 @@
-"""The interface of sandboxes: `exec` a command, `write_file`, `terminate`."""
+"""How a command in a sandbox ended, and the command whose interpreter stays."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,3 @@ ENDS = {
 
 SESSION = ("python", "-i")
 """The command whose interpreter stays, with its variables, for the next one; it runs the program that it is given."""
-
-
-class Sandbox(Protocol):
-    """Files stay from command to command until `terminate`; processes do not, but for the interpreter of `SESSION`. A
-    command never raises for what its program does."""
-
-    def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
-        """Run a command in the scratch folder, with `given` as standard input. ["python", "-c", CODE] is fastest."""
-
-    def write_file(self, path: str, content: bytes) -> ExecResult:
-        """Write a file, relative to the scratch folder, and the folders above it."""
-
-    def terminate(self) -> None:
-        """End all processes and remove all files; the next command begins anew."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 Limits = dict[str, "Any"]  # the fields of SandboxConfig
+Request = tuple[list[str], bytes, float, tuple[int, ...]]
+"""The words of a command, its standard input, the seconds it may take, and the cores that it runs on; none: all."""
 LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # the program itself
 CHANNEL, PROC, ANSWERS, EVENTS = 3, 4, 5, 6
 """Descriptors of a first process; the channel and its answers are one socket, or two pipes of a container."""
@@ -298,12 +300,12 @@ def first_process(limits: Limits, channel: int, answers: int, events: int) -> No
     posix.close(nothing)
     send(f"ok {' '.join(layers)}\n".encode())
     session = Session()
-    while (command := receive()) is not None:
-        send(Command(limits, layers, session, *command).run())
+    while (request := receive()) is not None:
+        send(Command(limits, layers, session, request).run())
     posix._exit(0)
 
 
-def receive() -> "tuple[list[str], bytes, float, tuple[int, ...]] | None":
+def receive() -> "Request | None":
     """The next message of the other side; None: it is gone."""
     size = read_all(4)
     return marshal.loads(read_all(int.from_bytes(size, "little"))) if size else None
@@ -356,18 +358,9 @@ def give(control: int, code: bytes) -> bool:
 class Command:
     """One command, from its start until nothing of it is left but the session."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        layers: list[str],
-        session: Session,
-        words: list[str],
-        given: bytes,
-        seconds: float,
-        cores: tuple[int, ...],
-    ) -> None:
-        self.limits, self.layers, self.words, self.given, self.seconds = limits, layers, words, given, seconds
-        self.session, self.cores = session, cores  # that it runs on; none: all
+    def __init__(self, limits: Limits, layers: list[str], session: Session, request: Request) -> None:
+        self.limits, self.layers, self.session = limits, layers, session
+        self.words, self.given, self.seconds, self.cores = request
         self.kept: dict[int, bytearray] = {}  # by the end of its pipe: standard output, then error
         self.written, self.code = 0, -1
         self.poll, self.kills = select.poll(), memory_kills()

@@ -114,7 +114,10 @@ def stop_server() -> None:
 
 
 class LocalSandbox:
-    """A `Sandbox` on this machine, of whichever kind. Linux only. A command runs on the cores of its action.
+    """A sandbox on this machine, of whichever kind. Linux only. A command runs on the cores of its action.
+
+    Files stay from command to command until `terminate`; processes do not, but for the interpreter of `SESSION`. A
+    command never raises for what its program does.
 
     Raises:
         EarlError: from `exec` and `write_file`, where a sandbox cannot be made.
@@ -128,6 +131,7 @@ class LocalSandbox:
         self._process = -1
 
     def exec(self, command: Sequence[str], given: bytes = b"", seconds: float | None = None) -> ExecResult:
+        """Run a command in the scratch folder, with `given` as standard input. ["python", "-c", CODE] is fastest."""
         with self._lock:  # one command at a time
             return self._exec([*command], given, float(self.config.seconds if seconds is None else seconds))
 
@@ -146,9 +150,11 @@ class LocalSandbox:
             return ExecResult("lost", 0, b"", b"", 0, time.monotonic() - began)
 
     def write_file(self, path: str, content: bytes) -> ExecResult:
+        """Write a file, relative to the scratch folder, and the folders above it."""
         return self.exec(["python", "-c", WRITER, path], content)
 
     def terminate(self) -> None:
+        """End all processes and remove all files; the next command begins anew."""
         if self._ends is None:
             return
         for end in self._ends:
