@@ -66,18 +66,8 @@ _allowed: set[str] = set()
 _remembered: set[str] = set()
 _loaded: dict[str, tuple[Factory, Mapping[str, inspect.Parameter]]] = {}
 
-GYMNASIUM_IDS = {
-    "earl/TicTacToe-v0": "tictactoe",
-    "earl/ConnectFour-v0": "connect4",
-    "earl/Gomoku-v0": "gomoku",
-    "earl/Othello-v0": "othello",
-    "earl/Nim-v0": "nim",
-    "earl/KuhnPoker-v0": "kuhn",
-    "earl/LeducPoker-v0": "leduc",
-    "earl/Bargain-v0": "bargain",
-    "earl/Words-v0": "words",
-    "earl/Arithmetic-v0": "arithmetic",
-}
+_NAMES = {"tictactoe": "TicTacToe", "connect4": "ConnectFour", "kuhn": "KuhnPoker", "leduc": "LeducPoker"}
+GYMNASIUM_IDS = {f"earl/{_NAMES.get(name, name.title())}-v0": name for name in _targets}
 
 
 @dataclass(frozen=True, slots=True)
