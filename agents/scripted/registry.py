@@ -96,8 +96,7 @@ def player(name: str, env: str) -> Any:
     if _is_foreign(env):
         return _scripted_agent("opponent", name, env)
     base, effort, epsilon = _parse(name)
-    known = base in ("random", EXPLOITER) or (base in BOARD_PLAYERS and (base in names(env) or _suits_search(env)))
-    if not known:  # `random` is asked of no environment: one may name it while it is made
+    if base not in ("random", EXPLOITER) and base not in names(env):  # these two play everywhere
         raise unknown("opponent", base, names(env))
     if base == EXPLOITER:
         return ScriptedPlayer(partial(perfect.along, line=tuple((effort or "").split())), epsilon)
@@ -106,11 +105,9 @@ def player(name: str, env: str) -> Any:
     if effort is not None:
         searches = " and ".join(SEARCHES)
         raise EarlError(f"opponent {name!r}: only {searches} take a number; write {base!r} or 'alphabeta:{effort}'")
-    strategy = EXACT.get(base, STRATEGIES).get(env if base in EXACT else base)
-    if strategy is None:
-        raise EarlError(f"opponent {name!r} plays {', '.join(EXACT[base])}, not {env}; use 'alphabeta:4'")
     if base == "perfect" and env in MIXED:
         return equilibrium.player(epsilon)
+    strategy = EXACT[base][env] if base in EXACT else STRATEGIES[base]
     return ScriptedPlayer(strategy, epsilon, solves=base in EXACT)
 
 

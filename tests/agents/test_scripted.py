@@ -242,7 +242,7 @@ def test_alphabeta_is_stronger_than_the_heuristic_and_that_than_chance():
         ("heuristics@0.5", "tictactoe", "did you mean 'heuristic'"),
         ("", "tictactoe", "unknown opponent ''"),
         ("random", "tictacto", "unknown environment 'tictacto'; did you mean 'tictactoe'"),
-        ("expert@0.5", "othello", "not othello; use 'alphabeta:4'"),
+        ("expert@0.5", "othello", "unknown opponent 'expert'.* Known: alphabeta, heuristic, mcts, perfect, random"),
         ("alphabeta:0", "connect4", "depth '0' is not a whole number within 1 … 9"),
         ("alphabeta:10", "connect4", "depth '10' is not"),
         ("alphabeta:", "connect4", "depth '' is not"),
