@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from earl.agents.parser import THINK_CLOSE, THINK_OPEN
 from earl.agents.template import Message, Template, TemplateError
@@ -24,23 +24,6 @@ from earl.trajectory import Author
 _REPLY, _CONTENT = "\x02reply\x03", "\x02content\x03"
 _THOUGHT = f"{THINK_OPEN}{_CONTENT}{THINK_CLOSE}\n\n{_REPLY}"
 _ASKED: Message = {"role": "user", "content": "?"}
-
-
-class Tokenizer(Protocol):
-    """What earl uses of a `transformers` fast tokenizer."""
-
-    eos_token: str
-    eos_token_id: int
-    special_tokens_map: Mapping[str, Any]
-
-    def __call__(self, text: str, *, add_special_tokens: bool, return_attention_mask: bool) -> Any:
-        """Token ids of a text, with the span of characters that each came from."""
-
-    def get_chat_template(self) -> str:
-        """The program that makes a conversation a text."""
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> Any:
-        """The text of token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +42,12 @@ def _author(role: str) -> Author:
     return Author.TOOL if role == "tool" else Author.ENVIRONMENT
 
 
-def stop_ids(tokenizer: Tokenizer) -> frozenset[int]:
+def stop_ids(tokenizer: Any) -> frozenset[int]:
     """The tokens that end a reply: end of sequence, and what the model's generation settings name beside it."""
     return frozenset({tokenizer.eos_token_id, *getattr(tokenizer, "stop_ids", ())})
 
 
-def _special_words(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+def _special_words(tokenizer: Any) -> re.Pattern[str] | None:
     """The texts of all special tokens."""
     values = [[own] if isinstance(own, str) else own for own in tokenizer.special_tokens_map.values()]
     named = chain(*(own for own in values if isinstance(own, list)))
@@ -77,6 +60,7 @@ class Chat:
     """A tokenizer with its chat template, seen as a maker of pieces. Pieces are cached: boards come back often.
 
     Args:
+        tokenizer: a fast one of `transformers`, since authors are told by the spans of characters of its tokens.
         settings: what the template is given by name, such as enable_thinking.
         system: text before the environment's instructions.
         examples: messages of a user and an assistant before every conversation.
@@ -86,7 +70,7 @@ class Chat:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         settings: Mapping[str, Any] | None = None,
         system: str = "",
         examples: Sequence[Message] = (),
