@@ -120,13 +120,9 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
         self.game = game
         self.render_mode = render_mode
         self.possible_agents = list(AGENTS)
-        self.agents = list(AGENTS)
-        self.state_of_game = self.game.deals[0][0]
-        rows, columns = game.size
-        self._cells = [game.stone(row, column) for row in range(rows) for column in range(columns)]
-        shape = (rows, columns, 3)
+        self._cells = [game.stone(*place) for place in np.ndindex(*game.size)]
         self.action_spaces = {agent: spaces.Discrete(len(game.actions)) for agent in AGENTS}
-        self.observation_spaces = {agent: spaces.Box(0, 1, shape, np.int8) for agent in AGENTS}
+        self.observation_spaces = {agent: spaces.Box(0, 1, (*game.size, 3), np.int8) for agent in AGENTS}
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
         return self.action_spaces[agent]
@@ -173,9 +169,6 @@ class RawGame(AECEnv):  # type: ignore[misc]  # pettingzoo has no types
             logger.warn("render() does nothing without a render mode; make the environment with 'ansi'")
             return None
         return self.game.render(self.state_of_game)
-
-    def close(self) -> None:
-        """Hold no resources, so there is nothing to release."""
 
     def _mask(self, agent: str) -> NDArray[np.int8]:
         mask = np.zeros(len(self.game.actions), dtype=np.int8)
