@@ -24,7 +24,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from earl.actions.pool import ActionPool, open_pool, part_of, pool
 from earl.agents.scripted.registry import player
@@ -156,12 +156,12 @@ class IsolatedEnv(TextEnv):
             self.random_action = lambda rng: self._call("random_action", seed=rng.getrandbits(64))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, Info]:  # type: ignore[override]
-        observation, info = self._call("reset", seed=seed, options=options)
-        return observation, _with_tuples(info)
+        turn: tuple[str, Info] = self._call("reset", seed=seed, options=options)
+        return turn
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:  # type: ignore[override]
-        observation, reward, terminated, truncated, info = self._call("step", action=action)
-        return observation, reward, terminated, truncated, _with_tuples(info)
+        turn: tuple[str, float, bool, bool, Info] = self._call("step", action=action)
+        return turn
 
     def rule(self, action: str) -> str | None:
         rule: str | None = self._call("rule", action=action)
@@ -178,7 +178,7 @@ class IsolatedEnv(TextEnv):
             self._process.start()
             if self._lives_in != self._process.started:
                 self._replay()
-            value = self._process.ask(request, self._limit(method))
+            value = self._ask(request)
         self._calls.append((request, value))
         return value
 
@@ -186,12 +186,22 @@ class IsolatedEnv(TextEnv):
         """Come to where it was, in a new process."""
         self._lives_in = self._process.started
         for request, value in self._calls:
-            if _without_times(self._process.ask(request, self._limit(request["method"]))) != _without_times(value):
+            if self._ask(request) != value:
                 fault = "another episode ended its process, and played again from its seed it goes otherwise"
                 raise EarlError(f"{fault}; take what chance decides from the seed that reset() is given")
 
-    def _limit(self, method: str) -> float | None:
-        return self._seconds and self._seconds + IMPORT_SECONDS * (method == "make")
+    def _ask(self, request: Mapping[str, Any]) -> Any:
+        """What a method returned, with the tuples that JSON has no word for."""
+        method, seconds = request["method"], self._seconds
+        value = self._process.ask(request, seconds and seconds + IMPORT_SECONDS * (method == "make"))
+        if method not in ("reset", "step"):
+            return value
+        *rest, info = value
+        if "legal_actions" in info:
+            info["legal_actions"] = tuple(info["legal_actions"])
+        if "tool_calls" in info:
+            info["tool_calls"] = tuple(ToolCall(*call) for call in info["tool_calls"])
+        return (*rest, info)
 
 
 def make(name: str, options: Mapping[str, Any], isolation: Isolation | None, **seat: Any) -> TextEnv:
@@ -250,24 +260,6 @@ def _descendants(root: int) -> list[int]:
         found += own
         left += own
     return found
-
-
-def _with_tuples(info: dict[str, Any]) -> Info:
-    """With the tuples that JSON has no word for."""
-    known = {**info}
-    if "legal_actions" in info:
-        known["legal_actions"] = tuple(info["legal_actions"])
-    if "tool_calls" in info:
-        known["tool_calls"] = tuple(ToolCall(*call) for call in info["tool_calls"])
-    return cast(Info, known)
-
-
-def _without_times(value: Any) -> Any:
-    """What a method returned, without the times of calls."""
-    if not isinstance(value, list) or not isinstance(value[-1], dict):
-        return value
-    *rest, info = value
-    return [*rest, {**info, "tool_calls": [(tool, fault) for tool, *_, fault in info.get("tool_calls", ())]}]
 
 
 # The program: a process of environments.
