@@ -343,8 +343,17 @@ def test_an_environment_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         checked(TASK, "env.name=moody")
 
 
-def test_a_teacher_that_thinks_needs_an_agent_that_may():
-    settings = ["warm_start.teacher=thinker", "warm_start.steps=1", "agent.max_turn_tokens=60"]
+class Thinker:
+    """A teacher that writes down the results on the way."""
+
+    def act(self, env, rng):
+        return f"<think>{env.results[1:-1]}</think>{env.results[-1]}"
+
+
+def test_a_teacher_that_thinks_needs_an_agent_that_may(monkeypatch):
+    monkeypatch.setattr(registry, "_allowed", {"tests.test_preflight:Thinker"})
+    teacher = "warm_start.teacher=tests.test_preflight:Thinker"
+    settings = [teacher, "warm_start.steps=1", "agent.max_turn_tokens=60"]
     with pytest.raises(EarlError, match=r"'<think>.* would be refused .*; set agent.thinking to true"):
         checked(TASK, *settings)
     assert checked(TASK, *settings, "agent.thinking=true").config.warm_start.steps == 1

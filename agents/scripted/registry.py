@@ -73,7 +73,7 @@ FORMER = {"minimax": "alphabeta"}
 
 BOARD_PLAYERS = (*STRATEGIES, *SEARCHES, *EXACT)
 
-TEACHERS = {"random": "random_action", "solver": "solve", "thinker": "think"}
+TEACHERS = {"random": "random_action", "solver": "solve"}
 """Of tasks: the method of an environment, where it has it, which says what they do."""
 MODEL = "model:"
 GRAMMAR = re.compile(r"(?P<name>[^:@]*)(:(?P<effort>[^:@]*))?(@(?P<epsilon>[^:@]*))?")

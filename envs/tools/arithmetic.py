@@ -9,8 +9,6 @@ from earl.errors import EarlError
 MAX_VALUE = 999
 """Bound on intermediate results, so that they stay short; an option can lower it."""
 MAX_OPERATIONS = 4096
-GIVES_UP = 0.25
-"""The probability that `think` ends early, before each step of the chain."""
 
 
 class ArithmeticEnv(ToolEnv):
@@ -87,17 +85,6 @@ class ArithmeticEnv(ToolEnv):
     def solve(self, rng: Random) -> str:
         operation = self.next_operation
         return str(self.results[-1]) if operation is None else f'calc("{operation}")'
-
-    def think(self, rng: Random) -> str:
-        """Write down results without the calculator, and stop early at random: "<think>;7;5</think>5" for "4+3-2+1".
-
-        The answer is the last result written, a guess before the end of the chain. This teaches the format, and a wide
-        spread of lengths, of which the longest has the highest reward.
-        """
-        done = 0
-        while done < len(self.terms) and rng.random() >= GIVES_UP:
-            done += 1
-        return f"<think>{''.join(f';{result}' for result in self.results[1 : done + 1])}</think>{self.results[done]}"
 
     def random_action(self, rng: Random) -> str:
         first, second = rng.randint(0, MAX_VALUE), rng.randint(1, self.max_operand)
