@@ -4,6 +4,7 @@ A panel's function gets the run and its height, and returns what stands below it
 """
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,11 +23,9 @@ from rich.text import Text
 from earl.cli.match_tables import as_objects
 from earl.cli.plot import DIM, Curve, Plot, Sparkline
 from earl.cli.text import one_line
-from earl.config import Config
 from earl.formats import duration, percent, short
 from earl.matches import MatchResult, by_opponent, mean_over_seats
-from earl.runs.store import Numbers
-from earl.runs.summary import FINAL, last_evaluation, tool_use
+from earl.runs.summary import FINAL, StoredRun, tool_use
 from earl.trajectory import Author
 
 GOOD, WARN, BAD = "green", "yellow", "red"
@@ -34,40 +33,10 @@ PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "white", "red")
 """Of the 16 colours that every terminal has, so that the user's theme applies."""
 RECENT = 30
 WARNINGS = ("forecast", "limit", "guard")
-Points = list[tuple[int, float]]
 Drawn = list[RenderableType]
 
 
-@dataclass(frozen=True, slots=True)
-class RunNow:
-    name: str
-    config: Config | None
-    """None if the recipe cannot be read."""
-    numbers: Numbers
-    state: str
-    changed: float
-    """Time of the last write, in seconds since the epoch."""
-    time: float
-    problems: tuple[str, ...] = ()
-    """Read errors, one sentence each."""
-
-    @property
-    def step(self) -> int:
-        return self.numbers.last_step or 0
-
-    @property
-    def steps(self) -> int | None:
-        return self.config.total_steps if self.config else None
-
-    def series(self, name: str) -> Points:
-        return self.numbers.metrics.get(name, [])
-
-    def last(self, name: str) -> float:
-        points = self.series(name)
-        return points[-1][1] if points else math.nan
-
-
-def phase(run: RunNow) -> str:
+def phase(run: StoredRun) -> str:
     if run.state == "stopped":
         return "not started" if run.numbers.last_step is None and not run.numbers.events else "stopped"
     if run.state == "finished":
@@ -76,10 +45,10 @@ def phase(run: RunNow) -> str:
         return "starting"
     if run.steps is not None and run.step >= run.steps:
         return "last evaluation"
-    return "warm start" if run.config and run.step < run.config.warm_start.steps else "training"
+    return "warm start" if run.step < run.warm_steps else "training"
 
 
-def stage_seconds(run: RunNow) -> dict[str, float]:
+def stage_seconds(run: StoredRun) -> dict[str, float]:
     """Mean seconds of each stage over the last steps, whether they had it or not; the longest first."""
     first = max(0, run.step - RECENT)
     means = {
@@ -89,9 +58,9 @@ def stage_seconds(run: RunNow) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda one: -one[1]))
 
 
-def as_object(run: RunNow) -> dict[str, Any]:
+def as_object(run: StoredRun) -> dict[str, Any]:
     """The run as JSON; NaN and infinity are null."""
-    results = [match.result for match in last_evaluation(run.numbers.matches)]
+    results = [match.result for match in run.last_evaluation]
     last = {name: points[-1] for name, points in sorted(run.numbers.metrics.items())}
     return {
         "run": run.name,
@@ -108,7 +77,7 @@ def as_object(run: RunNow) -> dict[str, Any]:
             for name, (step, value) in last.items()
         },
         "events": [asdict(event) for event in run.numbers.events[-20:]],
-        "problems": list(run.problems),
+        "problems": run.problems,
     }
 
 
@@ -136,14 +105,14 @@ def bar(share: float, color: str) -> ProgressBar:
     return ProgressBar(1.0, done, complete_style=color, finished_style=color, style=DIM)
 
 
-def header(run: RunNow) -> Drawn:
+def header(run: StoredRun) -> Drawn:
     """One line each: the run, its progress, and what is wrong with it."""
     doing = status = phase(run)
     if run.state == "finished":
         status = next((safe(event.message) for event in reversed(run.numbers.events) if event.kind == "finish"), doing)
     elif doing == "stopped":
         status = "stopped; earl train --resume goes on"
-    ago = "" if run.state == "finished" else f"  last change {duration(max(1, int(run.time - run.changed)))} ago"
+    ago = "" if run.state == "finished" else f"  last change {duration(max(1, int(time.time() - run.changed)))} ago"
     env = f"  {safe(run.config.env.name)}" if run.config else ""
     style = WARN if doing in ("stopped", "not started") else GOOD
     first = Text.assemble((safe(run.name), "bold"), env, (f"  {status}", style), (ago, DIM))
@@ -153,7 +122,7 @@ def header(run: RunNow) -> Drawn:
     return [first, _progress(run), *alerts]
 
 
-def _progress(run: RunNow) -> RenderableType:
+def _progress(run: StoredRun) -> RenderableType:
     if run.steps is None:
         return Text(f"step {run.step}")
     pace, done = sum(stage_seconds(run).values()), run.step / run.steps if run.steps else 1.0
@@ -166,9 +135,9 @@ def _progress(run: RunNow) -> RenderableType:
     return line
 
 
-def strength(run: RunNow, height: int) -> Drawn:
+def strength(run: StoredRun, height: int) -> Drawn:
     """The score against each opponent, and the last evaluation."""
-    latest = last_evaluation(run.numbers.matches)
+    latest = run.last_evaluation
     if not latest:
         return [Text("not evaluated yet", DIM)]
     means = [mean_over_seats(seats) for seats in by_opponent(match.result for match in latest).values()]
@@ -186,7 +155,7 @@ def strength(run: RunNow, height: int) -> Drawn:
     return [Plot(curves, height - table.row_count, (0.0, 1.0), run.step, "{:.0%}".format), table]
 
 
-def _scores(run: RunNow) -> dict[str, list[tuple[float, float]]]:
+def _scores(run: StoredRun) -> dict[str, list[tuple[float, float]]]:
     """Wins and half the draws by step, averaged over seats, against each opponent ("" in tasks)."""
     cells: defaultdict[str, defaultdict[int, list[MatchResult]]] = defaultdict(lambda: defaultdict(list))
     for match in run.numbers.matches:
@@ -207,7 +176,7 @@ SIGNALS = {
 LEAST_PLOT = 6
 
 
-def signals(run: RunNow, height: int) -> Drawn:
+def signals(run: StoredRun, height: int) -> Drawn:
     """A plot of the reward (of the imitation loss in the warm start), and sparklines of the other metrics."""
     warm = "" if run.series("reward") else "warm_start/"
     name = "warm_start/loss" if warm else "reward"
@@ -226,7 +195,7 @@ FAR = 3.0
 """A limit this many times above the longest context would flatten the curves, so it is only written in words."""
 
 
-def context(run: RunNow, height: int) -> Drawn:
+def context(run: StoredRun, height: int) -> Drawn:
     """Quantiles of the longest context that a reply of an episode saw, their limit, and when it is reached."""
     found = {name: points for name in MARKS if (points := run.series(f"context/window/{name}"))}
     if not found:
@@ -244,13 +213,13 @@ def context(run: RunNow, height: int) -> Drawn:
     return [Plot(curves, height - len(lines), until=run.step), *lines]
 
 
-def _truncated(run: RunNow) -> list[Text]:
+def _truncated(run: StoredRun) -> list[Text]:
     shares = {cause: run.last(f"truncation/{name}") for name, cause in CAUSES.items()}
     causes = ", ".join(f"{percent(share)} {cause}" for cause, share in shares.items() if share > 0)
     return [Text(f"cut off: {causes}", BAD)] if causes else []
 
 
-def _forecasts(run: RunNow) -> list[Text]:
+def _forecasts(run: StoredRun) -> list[Text]:
     """When each quantile reaches the limit, such as: p95 reaches the limit at step 340 (80 %: 310 to 400)."""
     lines = []
     for name in ("p99", "p95", "p50"):
@@ -267,18 +236,18 @@ def _forecasts(run: RunNow) -> list[Text]:
     return [Text("the limit is not forecast to be reached", DIM)]
 
 
-def authors(run: RunNow, _height: int) -> Drawn:
+def authors(run: StoredRun, _height: int) -> Drawn:
     last = {author.name.lower(): run.last(f"tokens/{author.name.lower()}") for author in Author}
     return _shares("author", {name: tokens for name, tokens in last.items() if tokens > 0}, short)
 
 
-def stages(run: RunNow, height: int) -> Drawn:
+def stages(run: StoredRun, height: int) -> Drawn:
     calls = _calls(run)
     seconds = dict(islice(stage_seconds(run).items(), max(1, height - 1 - len(calls))))
     return [*_shares("stage, per step", seconds, _duration), *calls]
 
 
-def _calls(run: RunNow) -> Drawn:
+def _calls(run: StoredRun) -> Drawn:
     """One line about the last step's calls of tools."""
     use = tool_use({name: points[-1:] for name, points in run.numbers.metrics.items()})
     parts = [
@@ -306,7 +275,7 @@ def _shares(title: str, parts: dict[str, float], shown: Callable[[float], str]) 
     return [table]
 
 
-def events(run: RunNow, height: int) -> Drawn:
+def events(run: StoredRun, height: int) -> Drawn:
     """The latest first; repeated ones are merged."""
     table = columns(17, 0)
     alike = groupby(reversed(run.numbers.events), key=lambda event: (event.kind, event.message))
@@ -318,7 +287,7 @@ def events(run: RunNow, height: int) -> Drawn:
     return [table] if table.row_count else [Text("nothing has happened yet", DIM)]
 
 
-PANELS: dict[str, Callable[[RunNow, int], Drawn]] = {
+PANELS: dict[str, Callable[[StoredRun, int], Drawn]] = {
     "Strength: wins + half the draws, or tasks solved": strength,
     "Training": signals,
     "Context in tokens": context,
@@ -334,7 +303,7 @@ WIDTH, HEIGHT = 60, 10
 class Panel:
     """A panel in its place of the layout, which determines its height."""
 
-    run: RunNow
+    run: StoredRun
     title: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
@@ -352,7 +321,7 @@ def pages(width: int, height: int) -> list[list[list[str]]]:
     return [rows[first : first + down] for first in range(0, len(rows), down)]
 
 
-def draw(run: RunNow, width: int, height: int, page: int = 0) -> Layout:
+def draw(run: StoredRun, width: int, height: int, page: int = 0) -> Layout:
     """Fills a terminal of `height` lines of `width` columns. `page` wraps around."""
     head = header(run)[: max(1, height - 1)]
     found = pages(width, height - len(head) - 1)
@@ -372,7 +341,7 @@ def _cropped(lines: Sequence[RenderableType]) -> Table:
     return table
 
 
-def snapshot(run: RunNow, console: Console) -> None:
+def snapshot(run: StoredRun, console: Console) -> None:
     """Print all panels, one below the other."""
     console.print(_cropped(header(run)))
     for title in PANELS:

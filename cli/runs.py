@@ -33,21 +33,22 @@ def _row(folder: Any) -> dict[str, Any]:
     from earl.runs.summary import summarize
 
     try:
-        summary = summarize(folder)
+        run = summarize(folder)
+        state = run.state
     except EarlError as error:
         return {"run": folder.name, "state": "damaged", "problem": str(error)}
-    results = [match.result for match in summary.matches]
+    results = [match.result for match in run.last_evaluation]
     return {
         "run": folder.name,
         "path": str(folder.path),
-        "env": summary.config.env.name,
-        "step": summary.step,
-        "steps": summary.config.total_steps,
-        "state": summary.state,
+        "env": run.config.env.name if run.config else None,
+        "step": run.step,
+        "steps": run.steps,
+        "state": state,
         "evaluation": as_objects(results),
         "in_short": in_short(results),
-        "started": _time(summary.started) if summary.started else None,
-        "changed": _time(summary.changed),
+        "started": _time(run.started) if run.started else None,
+        "changed": _time(run.changed),
     }
 
 

@@ -351,10 +351,11 @@ def _unbegun(folder: RunFolder) -> bool:
 
 def conclude(folder: RunFolder, as_json: bool) -> None:
     """Write the report, and print the last evaluation."""
-    path, summary = reports.write(folder), summarize(folder)
-    results, imitated = ([match.result for match in some] for some in (summary.matches, summary.imitated))
+    path, run = reports.write(folder), summarize(folder)
+    results = [match.result for match in run.last_evaluation]
+    imitated = [match.result for match in run.numbers.matches if run.warm_steps and match.step == run.warm_steps]
     if as_json:
-        where = {"run": folder.name, "path": str(folder.path), "report": str(path), "steps": summary.step}
+        where = {"run": folder.name, "path": str(folder.path), "report": str(path), "steps": run.step}
         print_json({**where, "evaluation": as_objects(results), "after_imitation": as_objects(imitated)})
         return
     print_matches(results, imitated)

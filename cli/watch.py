@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -12,15 +11,11 @@ from rich.console import Console
 from rich.live import Live
 
 from earl.cli.options import declared, print_json
-from earl.cli.panels import RunNow, as_object, draw, snapshot
+from earl.cli.panels import as_object, draw, snapshot
 from earl.cli.text import CLOSED, console, keyboard
 from earl.errors import EarlError
-from earl.recipe import build
-from earl.runs import store
 from earl.runs.folder import RunFolder, open_run
-from earl.runs.storage import storage
-from earl.runs.store import Numbers
-from earl.runs.summary import changed, state_of
+from earl.runs.summary import StoredRun
 
 LOAD = 0.1
 """Largest share of a CPU for the view: if reading a long run is slow, it refreshes less often."""
@@ -39,30 +34,14 @@ def command(run: str, root: Path, once: bool, as_json: bool) -> None:
         watch(folder, out)
 
 
-def read_run(folder: RunFolder, before: RunNow | None = None) -> RunNow:
-    """The state of a run. What cannot be read becomes one of its `problems`; the numbers of `before`, an earlier
-    result, then stay. Raises EarlError if the folder is gone."""
+def read_run(folder: RunFolder, before: StoredRun | None = None) -> StoredRun:
+    """The run as it is now. Raises EarlError if the folder is gone."""
     if not folder.config.is_file():
         raise EarlError(
             f"run {folder.name!r} is gone from {folder.path}: a run that fails before its first checkpoint is removed; "
             "its own terminal says why"
         )
-    with storage(folder.path):
-        last_change, now = changed(folder), time.time()
-        if before and before.changed == last_change and not before.problems:
-            return replace(before, state=state_of(folder, before.numbers.matches), time=now)
-        config, numbers, problems = None, before.numbers if before else Numbers(), []
-        try:
-            config = build(folder.recipe())
-        except EarlError as error:
-            problems.append(str(error))
-        try:
-            if folder.database.is_file() and folder.database.stat().st_size:  # else a reader leaves an empty log
-                numbers = store.read_numbers(folder.database)
-        except EarlError as error:
-            problems.append(str(error))
-        state = state_of(folder, numbers.matches)
-    return RunNow(folder.path.resolve().name, config, numbers, state, last_change, now, tuple(problems))
+    return StoredRun(folder, before)
 
 
 def watch(folder: RunFolder, out: Console) -> None:

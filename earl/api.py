@@ -26,10 +26,10 @@ from earl.evaluation import matches
 from earl.matches import MatchResult
 from earl.recipe import build
 from earl.reports.context_plots import heat_figure
-from earl.reports.data import gather
+from earl.reports.data import ReportedRun
 from earl.rollout.tasks import EVALUATION
 from earl.runs.folder import RunFolder, open_run
-from earl.runs.store import Store
+from earl.runs.store import Store, read_from
 from earl.runs.summary import summarize
 from earl.seeds import derive
 from earl.trajectory import Author, Task
@@ -66,19 +66,18 @@ class Run:
     @property
     def matches(self) -> list[MatchResult]:
         """The last evaluation; that of the best weights once the run is finished."""
-        return [match.result for match in summarize(RunFolder(self.path)).matches]
+        return [match.result for match in summarize(RunFolder(self.path)).last_evaluation]
 
     @property
     def metrics(self) -> dict[str, list[tuple[int, float]]]:
         """(step, value) of every metric by its name, such as "reward" or "context/p95"."""
-        with Store(RunFolder(self.path).database, read_only=True) as store:
-            return store.metrics()
+        return read_from(RunFolder(self.path).database, Store.metrics)
 
     def contexts(self) -> "Figure":
         """Tokens of each turn at each step, as a plotly figure. Raises EarlError before the first step."""
         from plotly.graph_objects import Figure
 
-        drawn = heat_figure(gather(RunFolder(self.path), 0)).spec
+        drawn = heat_figure(ReportedRun(RunFolder(self.path), 0)).spec
         if drawn is None:
             raise EarlError(f"run {self.name!r} has no step yet; train it first")
         return Figure(drawn)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from earl.errors import EarlError
-from earl.reports.data import MAX_EPISODES, gather
+from earl.reports.data import MAX_EPISODES, ReportedRun
 from earl.reports.page import render
 from earl.runs.folder import RunFolder
 from earl.runs.storage import write_text
@@ -26,7 +26,7 @@ def write(*folders: RunFolder, out: Path | None = None) -> Path:
     if out and not out.parent.is_dir():
         raise EarlError(f"{out.parent} is no folder; make it, or give another --out than {out}")
     path = out or place_for(folders)
-    runs = [gather(folder, MAX_EPISODES // len(folders)) for folder in folders]
+    runs = [ReportedRun(folder, MAX_EPISODES // len(folders)) for folder in folders]
     write_text(path, render(runs), _run_around(path, folders))
     return path
 

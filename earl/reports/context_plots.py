@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.reports import figures
-from earl.reports.data import RunData
+from earl.reports.data import ReportedRun
 from earl.reports.figures import Figure, Points, Runs
 from earl.reports.html import count
 from earl.trajectory import KEPT_TURNS, Author
@@ -20,7 +20,7 @@ MAX_COLUMNS = 150
 """Maximum columns of the heat map; in a longer run a column holds several steps."""
 
 
-def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
+def heat_figure(data: ReportedRun, number: int = 0, named: bool = False) -> Figure:
     """The heat map of contexts: tokens of each turn at each step, by author."""
     title, caption = WORDS["heat"].values()
     title += figures.plain(f" ({data.name})" if named else "")
@@ -53,7 +53,7 @@ def heat_figure(data: RunData, number: int = 0, named: bool = False) -> Figure:
     return Figure(f"heat-{number}", title, caption, {"data": traces, "layout": drawn}, tuple(maps))
 
 
-def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, NDArray[np.float64]]:
+def _maps(data: ReportedRun, column_of: dict[int, int]) -> dict[str, NDArray[np.float64]]:
     """Mean tokens by turn and column (NaN: no such turn) of all authors and of each that wrote any; also the number of
     episodes that had the turn.
     """
@@ -78,11 +78,11 @@ def _maps(data: RunData, column_of: dict[int, int]) -> dict[str, NDArray[np.floa
 QUANTILES = {"p50": "median", "p95": "p95", "p99": "p99", "max": "longest"}
 
 
-def limit_of(data: RunData, level: str) -> Points:
+def limit_of(data: ReportedRun, level: str) -> Points:
     """The context limit by step, if it applies to the level. With full history a reply's context is the episode."""
     full = data.config is None or data.config.agent.history == "full"
     applies = level == "window" or (level == "episode" and full)
-    return data.numbers.metrics.get("context/limit", []) if applies else []
+    return data.series("context/limit") if applies else []
 
 
 def band_figure(runs: Runs, level: str) -> Figure:
@@ -154,7 +154,7 @@ def context_figures(runs: Runs) -> list[Figure]:
 def _author_figure(runs: Runs, run: int) -> Figure:
     data, (title, caption) = runs[run], WORDS["authors"].values()
     title += figures.plain(f" ({data.name})" if len(runs) > 1 else "")
-    episodes, metrics = dict(data.numbers.metrics.get("episodes", [])), data.numbers.metrics
+    episodes, metrics = dict(data.series("episodes")), data.numbers.metrics
     traces = []
     for author, color in AUTHORS.items():
         points = [(s, v / episodes[s]) for s, v in metrics.get(f"tokens/{author}", []) if episodes.get(s)]
@@ -173,7 +173,7 @@ FORECAST = {"p50": figures.BLUE, "p95": figures.GREEN, "p99": figures.ORANGE}
 def forecast_figure(runs: Runs) -> Figure:
     (title, caption), several = WORDS["forecast"].values(), len(runs) > 1
     quantiles = {"p95": figures.GREEN} if several else FORECAST
-    series = [run.numbers.metrics.get(f"forecast/{q}/{end}", []) for run in runs for q in FORECAST for end in ENDS]
+    series = [run.series(f"forecast/{q}/{end}") for run in runs for q in FORECAST for end in ENDS]
     horizon = 1.05 * max((value for _, value in chain(*series) if math.isfinite(value)), default=0.0)
     traces = []
     for run, data in enumerate(runs):
@@ -184,16 +184,16 @@ def forecast_figure(runs: Runs) -> Figure:
         known = any(name.startswith("forecast/") for data in runs for name in data.numbers.metrics)
         why = "not recorded yet" if not known else "at no step was the limit forecast to be reached within the horizon"
         return Figure("forecast", title, caption, None, missing=why)
-    last, dotted = max(run.numbers.last_step or 0 for run in runs), {"width": 1, "dash": "dot"}
+    last, dotted = max(run.step for run in runs), {"width": 1, "dash": "dot"}
     more = {"mode": "lines", "meta": figures.AGAIN, "hoverinfo": "skip"}
     traces.append(figures.line("now", [(0, 0.0), (last, last)], figures.GREY, dotted, **more))
     caption += figures.bucket_note(points for run in runs for points in run.numbers.metrics.values())
     return Figure("forecast", title, caption, {"data": traces, "layout": figures.layout(runs, "limit reached at step")})
 
 
-def _forecast_bands(data: RunData, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
+def _forecast_bands(data: ReportedRun, name: str, color: str, label: str, horizon: float) -> list[dict[str, Any]]:
     """Early, late and median forecast, with gaps if none. A late bound beyond the horizon is clamped to it."""
-    series = {end: data.numbers.metrics.get(f"forecast/{name}/{end}", []) for end in ENDS}
+    series = {end: data.series(f"forecast/{name}/{end}") for end in ENDS}
     if not any(math.isfinite(value) for _, value in series["early"]):
         return []
     reached = {step for step, value in series["early"] if math.isfinite(value)}

@@ -2,25 +2,23 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from earl.config import Config
 from earl.documents import parse_json_object
 from earl.errors import EarlError, boundary, translated
-from earl.recipe import build
-from earl.runs import checkpoint, signing, store, trajectories
+from earl.runs import checkpoint, signing, trajectories
 from earl.runs.folder import RunFolder
 from earl.runs.storage import checked, read_below, step_name, storage
-from earl.runs.store import Numbers, RecordedDecision, Store
-from earl.runs.summary import changed, started
+from earl.runs.store import RecordedDecision, Store
+from earl.runs.summary import StoredRun
 from earl.trajectory import ContextTokens, TrainingRecord, Trajectory
 
 if TYPE_CHECKING:
@@ -168,64 +166,23 @@ def _tokenizer(path: Path) -> "Tokenizer | None":
         return Tokenizer.from_file(str(path))
 
 
-T = TypeVar("T")
 MAX_EPISODES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """A run as the report sees it. Missing parts are None or empty."""
+class ReportedRun(StoredRun):
+    """A run as the report sees it."""
 
-    name: str
-    recipe: str
-    config: Config | None
-    numbers: Numbers
-    contexts: list[ContextTokens]
-    """Tokens by step, turn and author; empty for runs of older versions."""
-    decisions: list[RecordedDecision]
-    """The layout of each stage by step; empty if layouts were fixed."""
-    model: ModelFacts | None
-    episodes: StoredEpisodes | None
-    changed: float | None
-    signed: str
-    """The signer, as a text; for an unfinished run that of its last checkpoint."""
-    problems: tuple[str, ...]
-    """Read errors, one sentence each."""
-
-    @property
-    def started(self) -> float | None:
-        return started(self.numbers.events)
-
-    @property
-    def warm_steps(self) -> int:
-        return self.config.warm_start.steps if self.config else 0
-
-
-def gather(folder: RunFolder, max_episodes: int = MAX_EPISODES) -> RunData:
-    problems: list[str] = []
-    stored = folder.database.is_file()
-
-    def attempt(read: Callable[[RunFolder], T], otherwise: T) -> T:
-        try:
-            return read(folder)
-        except EarlError as error:
-            if str(error) not in problems:  # a damaged database fails in several reads
-                problems.append(str(error))
-            return otherwise
-
-    return RunData(
-        name=folder.path.resolve().name,
-        recipe=attempt(_recipe, ""),
-        config=attempt(lambda run: build(run.recipe()), None),
-        numbers=attempt(lambda run: store.read_numbers(run.database), Numbers()) if stored else Numbers(),
-        contexts=attempt(lambda run: _rows(run, Store.contexts), []) if stored else [],
-        decisions=attempt(lambda run: _rows(run, Store.decisions), []) if stored else [],
-        model=attempt(lambda run: model_facts(run.checkpoints), None),
-        episodes=stored_episodes(folder, max_episodes, problems),
-        changed=attempt(changed, None) if stored else None,
-        signed=_signed(folder, problems),
-        problems=tuple(problems),
-    )
+    def __init__(self, folder: RunFolder, max_episodes: int = MAX_EPISODES) -> None:
+        super().__init__(folder)
+        self.recipe = self.attempt(lambda: _recipe(folder), "")
+        self.contexts: list[ContextTokens] = self.from_store(Store.contexts, [])
+        """Tokens by step, turn and author; empty for runs of older versions."""
+        self.decisions: list[RecordedDecision] = self.from_store(Store.decisions, [])
+        """The layout of each stage by step; empty if layouts were fixed."""
+        self.model = self.attempt(lambda: model_facts(folder.checkpoints), None)
+        self.episodes = stored_episodes(folder, max_episodes, self.problems)
+        self.signed = _signed(folder, self.problems)
+        """The signer, as a text; for an unfinished run that of its last checkpoint."""
 
 
 def _signed(folder: RunFolder, problems: list[str]) -> str:
@@ -244,11 +201,6 @@ def _signed(folder: RunFolder, problems: list[str]) -> str:
 def _recipe(folder: RunFolder) -> str:
     with storage(folder.config):
         return read_below(folder.path, folder.config).decode(errors="replace")
-
-
-def _rows(folder: RunFolder, read: Callable[[Store], list[T]]) -> list[T]:
-    with Store(folder.database, read_only=True) as store:
-        return read(store)
 
 
 LONGEST = 8

@@ -15,7 +15,7 @@ from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import Board
 from earl.errors import boundary
-from earl.reports.data import Decoder, RunData, StoredEpisode
+from earl.reports.data import Decoder, ReportedRun, StoredEpisode
 from earl.reports.html import pack, shown, shown_line
 from earl.reports.results import seat_name
 from earl.trajectory import Author, Trajectory, Turn
@@ -181,7 +181,7 @@ BUDGET = 2_600_000
 """Maximum characters of the packed episodes; beyond it each episode is shown with less detail."""
 
 
-def browser(runs: Sequence[RunData]) -> str:
+def browser(runs: Sequence[ReportedRun]) -> str:
     if not any(run.episodes for run in runs):
         return ""
     room = Room()
@@ -194,7 +194,7 @@ def browser(runs: Sequence[RunData]) -> str:
         room = Room(room.tokens // 2, room.characters // 2)
 
 
-def _episodes(run: RunData, room: Room) -> list[dict[str, Any]]:
+def _episodes(run: ReportedRun, room: Room) -> list[dict[str, Any]]:
     if run.episodes is None:
         return []
     decoder = Decoder(run.model.tokenizer if run.model else None)

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from earl.reports.data import RunData
+from earl.reports.data import ReportedRun
 from earl.reports.html import count, shown
 
 Points = Sequence[tuple[float, float]]
-Runs = Sequence[RunData]
+Runs = Sequence[ReportedRun]
 
 MAX_POINTS = 600
 """Maximum points of one line. Longer series are drawn as means (or maxima) of neighbours."""
@@ -80,7 +80,7 @@ def line(name: str, points: Points, color: str, style: dict[str, Any] | None = N
 
 def layout(runs: Runs, unit: str, axis: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     """The layout over steps, with the warm start shaded if all runs have the same. `axis`: settings of the y axis."""
-    last = max(1, *(run.numbers.last_step or 0 for run in runs))
+    last = max(1, *(run.step for run in runs))
     placed: dict[str, Any] = deepcopy(PLOTS["layout"]) | more
     placed["xaxis"]["range"] = [-0.01 * last, 1.01 * last]
     placed["yaxis"] |= {"title": {"text": unit}, **(axis or {})}
@@ -170,7 +170,7 @@ def training_figures(runs: Runs) -> list[Figure]:
     return [*declared(runs, "training"), *optional]
 
 
-def stages(data: RunData) -> list[str]:
+def stages(data: ReportedRun) -> list[str]:
     known = [stage for stage in STAGES if stage in data.numbers.timings]
     return known + sorted(set(data.numbers.timings) - set(known))
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from earl.formats import duration, percent
 from earl.reports import figures, html, results
 from earl.reports.context_plots import context_figures, forecast_figure, heat_figure
-from earl.reports.data import RunData
+from earl.reports.data import ReportedRun
 from earl.reports.episodes import browser
 from earl.reports.figures import Figure
 from earl.reports.html import count, moment, nowrap, pack, plotly, script_hash, shown
@@ -27,7 +27,7 @@ from earl.runs.summary import FINAL, tool_use
 MISSING = "not recorded yet"
 
 
-def summary(data: RunData) -> list[tuple[str, str]]:
+def summary(data: ReportedRun) -> list[tuple[str, str]]:
     numbers = data.numbers
     spent = sum(value for points in numbers.timings.values() for _, value in points)
     played, tokens = (sum(value for _, value in numbers.metrics.get(name, [])) for name in ("episodes", "tokens"))
@@ -39,12 +39,12 @@ def summary(data: RunData) -> list[tuple[str, str]]:
         ("Played", f"{count(played)} training episodes, {count(tokens)} tokens" if played else MISSING),
         ("Time in steps", nowrap(duration(spent)) if spent else MISSING),
         ("Started", moment(data.started) if data.started else MISSING),
-        ("Last change", moment(data.changed) if data.changed else MISSING),
+        ("Last change", moment(data.changed)),
         ("Signature", shown(data.signed, 300)),
     ]
 
 
-def tool_table(data: RunData) -> list[tuple[str, ...]]:
+def tool_table(data: ReportedRun) -> list[tuple[str, ...]]:
     """Of each tool its name, calls, failures, and the mean time of a call that it waited and ran."""
     rows = []
     for tool, use in tool_use(data.numbers.metrics).items():
@@ -54,13 +54,13 @@ def tool_table(data: RunData) -> list[tuple[str, ...]]:
     return rows
 
 
-def core_use(data: RunData) -> str:
+def core_use(data: ReportedRun) -> str:
     """The mean share of the cores that calls had, from the first to the last of a step."""
-    shares = [value for _, value in data.numbers.metrics.get("tool_core_use", []) if isfinite(value)]
+    shares = [value for _, value in data.series("tool_core_use") if isfinite(value)]
     return f" Cores in use between the first and the last call of a step: {percent(fmean(shares))}." if shares else ""
 
 
-def _model(data: RunData) -> str:
+def _model(data: ReportedRun) -> str:
     if data.model is None:
         return MISSING
     size = f"{count(data.model.parameters)} parameters" if data.model.parameters else "size unknown"
@@ -69,7 +69,7 @@ def _model(data: RunData) -> str:
     return ", ".join(shown(part, 120) for part in parts if part)
 
 
-def _state(data: RunData) -> str:
+def _state(data: ReportedRun) -> str:
     step = data.numbers.last_step
     if any(match.phase == FINAL for match in data.numbers.matches):
         return "finished"
@@ -82,8 +82,8 @@ def _state(data: RunData) -> str:
     return "not finished: in reinforcement learning"
 
 
-def _steps(data: RunData) -> str:
-    done = count(data.numbers.last_step or 0)
+def _steps(data: ReportedRun) -> str:
+    done = count(data.step)
     if data.config is None:
         return f"{done} done"
     warm, rest = data.config.warm_start.steps, data.config.run.steps
@@ -91,7 +91,7 @@ def _steps(data: RunData) -> str:
     return f"{done} of {count(warm + rest)}{parts}"
 
 
-def time_table(data: RunData) -> list[dict[str, Any]]:
+def time_table(data: ReportedRun) -> list[dict[str, Any]]:
     """By stage: mean seconds over the steps that had it, their number, the total, and its share of all time."""
     values = {stage: [value for _, value in data.numbers.timings[stage]] for stage in figures.stages(data)}
     whole = sum(map(sum, values.values())) or 1.0
@@ -105,7 +105,7 @@ def time_table(data: RunData) -> list[dict[str, Any]]:
 MAX_CHANGES = 100
 
 
-def changes(data: RunData) -> list[RecordedDecision]:
+def changes(data: ReportedRun) -> list[RecordedDecision]:
     return [one for one in data.decisions if one.choice != one.before][-MAX_CHANGES:]
 
 
@@ -151,7 +151,7 @@ def _read(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
+def _sections(runs: Sequence[ReportedRun]) -> dict[str, list[Figure]]:
     several = len(runs) > 1
     maps = [heat_figure(run, number, named=several) for number, run in enumerate(runs)]
     return {
@@ -166,7 +166,7 @@ def _sections(runs: Sequence[RunData]) -> dict[str, list[Figure]]:
 MAX_EVENTS = 300
 
 
-def render(runs: Sequence[RunData]) -> str:
+def render(runs: Sequence[ReportedRun]) -> str:
     drawn = _sections(runs)
     names = " · ".join(html.shown_line(run.name, 60) for run in runs)
     shared = {
@@ -179,7 +179,7 @@ def render(runs: Sequence[RunData]) -> str:
     return _fill(template, chain(*drawn.values()), **shared, **values)
 
 
-def _single(data: RunData) -> dict[str, Any]:
+def _single(data: ReportedRun) -> dict[str, Any]:
     return {
         "data": data,
         "facts": summary(data),
@@ -195,7 +195,7 @@ def _single(data: RunData) -> dict[str, Any]:
     }
 
 
-def _several(runs: Sequence[RunData]) -> dict[str, Any]:
+def _several(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     measures = dict(measure for run in runs for measure in results.words(run).measures)
     lasts = [results.phases(run)[-1] for run in runs]
     return {

@@ -7,7 +7,7 @@ from typing import Any
 from earl.formats import percent, percent_digits
 from earl.matches import BOTH_SEATS, OUTCOMES, MatchResult, by_opponent, mean_over_seats
 from earl.reports import figures
-from earl.reports.data import RunData
+from earl.reports.data import ReportedRun
 from earl.reports.figures import Figure, Runs
 from earl.reports.html import count, nowrap, shown
 from earl.runs.store import RecordedMatch
@@ -56,13 +56,13 @@ def opponent_name(opponent: str, exact: bool = False) -> str:
     return shown(opponent, 60) + (" (every reply)" if exact and opponent == "any" else "")
 
 
-def pairings(data: RunData) -> list[Pairing]:
+def pairings(data: ReportedRun) -> list[Pairing]:
     order = data.config.evaluate.opponents if data.config else []
     met = {(match.result.opponent, match.result.exact) for match in data.numbers.matches}
     return sorted(met, key=lambda pair: (order.index(pair[0]) if pair[0] in order else len(order), *pair))
 
 
-def phases(data: RunData) -> list[Phase]:
+def phases(data: ReportedRun) -> list[Phase]:
     """Start, after warm start (if the recipe has one) and end; phases without matches are empty."""
     found = {name: _last(data.numbers.matches, name) for name in ("start", "warm_start", "final", "train")}
     start, warm, final, latest = found.values()
@@ -76,7 +76,7 @@ def phases(data: RunData) -> list[Phase]:
     return [*listed, _phase("Latest, not final" if latest else "Final", latest)]
 
 
-def words(data: RunData) -> Words:
+def words(data: ReportedRun) -> Words:
     met = pairings(data)
     if met and not any(opponent for opponent, _ in met):
         return Words("Played on", False, [("win", "Solved"), ("loss", "Not solved"), *_LIMITS])
@@ -172,7 +172,7 @@ HOW = {"optimal": "optimal moves", "value_lost": "value lost per move", "forfeit
 EXACT = "Exact: every possible reply of the opponent was tried."
 
 
-def curve_of(data: RunData, pairing: Pairing) -> list[RecordedMatch]:
+def curve_of(data: ReportedRun, pairing: Pairing) -> list[RecordedMatch]:
     return [
         match
         for match in data.numbers.matches

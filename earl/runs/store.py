@@ -8,13 +8,13 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from earl.errors import EarlError
 from earl.matches import BOTH_SEATS, FRACTIONS, MEASURES, MatchResult
@@ -123,6 +123,17 @@ class RecordedMatch:
     step: int
     phase: str  # part of the run, such as "train" or "final"
     result: MatchResult
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A snapshot of a run's numbers; the tokens by turn and author are read separately."""
+
+    metrics: Series = field(default_factory=dict)
+    timings: Series = field(default_factory=dict)
+    matches: list[RecordedMatch] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    last_step: int | None = None
 
 
 def number(value: float | None) -> float:
@@ -314,6 +325,13 @@ class Store:
         ends = [self._rows(f"SELECT step FROM {name} ORDER BY step DESC LIMIT 1") for name in ("metrics", "timings")]
         return max((row[0] for rows in ends for row in rows), default=None)
 
+    def numbers(self) -> Numbers:
+        return replace(self.progress(), metrics=self.metrics(), timings=self.timings())
+
+    def progress(self) -> Numbers:
+        """As `numbers`, without metrics and timings, which take most of the time."""
+        return Numbers(matches=self.matches(), events=self.events(), last_step=self.last_step())
+
     def _series(self, query: str) -> Series:
         series: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
         for name, step, value in self._rows(query):
@@ -375,18 +393,14 @@ def _interrupted(path: Path) -> bool:
     return path.with_name(f"{path.name}-journal").exists()
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A snapshot of a run's numbers; the tokens by turn and author are read separately."""
+T = TypeVar("T")
 
-    metrics: Series = field(default_factory=dict)
-    timings: Series = field(default_factory=dict)
-    matches: list[RecordedMatch] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    last_step: int | None = None
+
+def read_from(database: Path, read: Callable[[Store], T]) -> T:
+    """Read a run's database. Raises EarlError when it is missing, damaged, or from a newer earl."""
+    with Store(database, read_only=True) as store:
+        return read(store)
 
 
 def read_numbers(database: Path) -> Numbers:
-    """Read a run's database. Raises EarlError when it is missing, damaged, or from a newer earl."""
-    with Store(database, read_only=True) as store:
-        return Numbers(store.metrics(), store.timings(), store.matches(), store.events(), store.last_step())
+    return read_from(database, Store.numbers)

@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
 
 from earl.config import MOST, Config
 from earl.errors import EarlError
@@ -11,21 +12,94 @@ from earl.recipe import build
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder
 from earl.runs.storage import read_below, step_name, storage
-from earl.runs.store import Event, RecordedMatch, Series, Store, files_of
+from earl.runs.store import Numbers, RecordedMatch, Series, Store, files_of, read_from
 
 FINAL = "final"
 """Phase of the matches that end a run: a run that has recorded them is finished."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    config: Config
-    step: int  # the last step with numbers
-    state: str  # "finished", "running" or "stopped"; a killed run is stopped
-    matches: tuple[RecordedMatch, ...]  # the last evaluation; that of the best weights once the run is finished
-    imitated: tuple[RecordedMatch, ...]  # the evaluation after the warm start
-    changed: float  # last change of the numbers or the recipe; seconds since the epoch
-    started: float | None  # the time of its first event; None before it
+class StoredRun:
+    """A run as its folder had it when this was made. What cannot be read is empty or None, and told in `problems`."""
+
+    config: Config | None
+    numbers: Numbers
+
+    def __init__(self, folder: RunFolder, before: "StoredRun | None" = None, brief: bool = False) -> None:
+        """`before` is an earlier reading: its numbers stay if nothing has changed since, or if they cannot be read now.
+        A brief reading leaves out metrics and timings, which take most of the time."""
+        self.folder, self.name = folder, folder.path.resolve().name
+        self.problems: list[str] = []  # one sentence each
+        with storage(folder.config):
+            # A reader leaves an empty log behind, and would leave one beside an empty database.
+            written = [path for path in files_of(folder.database) if path.is_file() and path.stat().st_size]
+            self.changed = max(path.stat().st_mtime for path in [folder.config, *written])
+        self._recorded = folder.database in written
+        if before and before.changed == self.changed and not before.problems:
+            self.config, self.numbers = before.config, before.numbers
+            return
+        self.config = self.attempt(lambda: build(folder.recipe()), None)
+        read = Store.progress if brief else Store.numbers
+        self.numbers = self.from_store(read, before.numbers if before else Numbers())
+
+    def attempt(self, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except EarlError as error:
+            if str(error) not in self.problems:  # a damaged database fails in several reads
+                self.problems.append(str(error))
+            return otherwise
+
+    def from_store(self, read: Callable[[Store], T], otherwise: T) -> T:
+        """Read the database, if there is one yet."""
+        return self.attempt(lambda: read_from(self.folder.database, read), otherwise) if self._recorded else otherwise
+
+    @cached_property
+    def state(self) -> str:
+        """ "finished", "running" or "stopped"; a killed run is stopped. Raises EarlError for an odd lock file."""
+        if any(match.phase == FINAL for match in self.numbers.matches):
+            return "finished"
+        return "running" if _writer_is_alive(self.folder) else "stopped"
+
+    @property
+    def started(self) -> float | None:
+        """When the run began, by its own record: a copy of its folder has other dates."""
+        return min((event.time for event in self.numbers.events), default=None)
+
+    @property
+    def step(self) -> int:
+        return self.numbers.last_step or 0
+
+    @property
+    def steps(self) -> int | None:
+        return self.config.total_steps if self.config else None
+
+    @property
+    def warm_steps(self) -> int:
+        return self.config.warm_start.steps if self.config else 0
+
+    @property
+    def last_evaluation(self) -> list[RecordedMatch]:
+        """The latest matches of one step and phase; those of the best weights once the run is finished."""
+        matches = self.numbers.matches
+        chosen = [match for match in matches if match.phase == FINAL] or matches
+        return [match for match in chosen if (match.step, match.phase) == (chosen[-1].step, chosen[-1].phase)]
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """(step, value) of a metric; empty if it was not recorded."""
+        return self.numbers.metrics.get(name, [])
+
+    def last(self, name: str) -> float:
+        points = self.series(name)
+        return points[-1][1] if points else math.nan
+
+
+def summarize(folder: RunFolder) -> StoredRun:
+    """A brief reading of a run. Raises EarlError when its recipe or its numbers are damaged."""
+    run = StoredRun(folder, brief=True)
+    if run.problems:
+        raise EarlError(run.problems[0])
+    return run
 
 
 def tool_use(metrics: Series) -> dict[str, dict[str, float]]:
@@ -44,43 +118,6 @@ def tool_use(metrics: Series) -> dict[str, dict[str, float]]:
             seconds = sum(value * calls.get(step, 0.0) for step, value in own[what])
             use[tool][what] = seconds / (sum(calls.values()) or 1.0)
     return use
-
-
-def summarize(folder: RunFolder) -> Summary:
-    """Read a run's recipe and numbers. Raises EarlError when one of them is damaged."""
-    config = build(folder.recipe())
-    step, matches, events = 0, [], []
-    if folder.database.is_file():
-        with Store(folder.database, read_only=True) as store:
-            step, matches, events = store.last_step() or 0, store.matches(), store.events()
-    state = state_of(folder, matches)
-    last, warm = tuple(last_evaluation(matches)), config.warm_start.steps
-    imitated = tuple(match for match in matches if warm and match.step == warm)
-    return Summary(config, step, state, last, imitated, changed(folder), started(events))
-
-
-def started(events: Sequence[Event]) -> float | None:
-    """When a run began, by its own record: a copy of its folder has other dates."""
-    return min((event.time for event in events), default=None)
-
-
-def last_evaluation(matches: Sequence[RecordedMatch]) -> list[RecordedMatch]:
-    """The latest matches of a list in order of step; those of the best weights once the run is finished."""
-    chosen = [match for match in matches if match.phase == FINAL] or matches
-    return [match for match in chosen if (match.step, match.phase) == (chosen[-1].step, chosen[-1].phase)]
-
-
-def state_of(folder: RunFolder, matches: Sequence[RecordedMatch]) -> str:
-    if any(match.phase == FINAL for match in matches):
-        return "finished"
-    return "running" if _writer_is_alive(folder) else "stopped"
-
-
-def changed(folder: RunFolder) -> float:
-    """Last change of the numbers or the recipe; seconds since the epoch."""
-    # A reader leaves an empty log behind.
-    written = [path for path in files_of(folder.database) if path.is_file() and path.stat().st_size]
-    return max(path.stat().st_mtime for path in [folder.config, *written])
 
 
 def chosen_checkpoint(folder: RunFolder, which: str = "best") -> checkpoint.Checkpoint:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO, TextIOWrapper
 
@@ -9,10 +10,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from earl.cli.panels import RunNow, as_object, draw, pages, phase, stage_seconds
+from earl.cli.panels import as_object, draw, pages, phase, stage_seconds
 from earl.matches import MatchResult
 from earl.recipe import build
 from earl.runs.store import Event, Numbers, RecordedMatch, Series
+from earl.runs.summary import StoredRun
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m[bold red]\u202e漢字\n\r\tend"
 
@@ -35,7 +37,7 @@ def make_run(
     quiet: float = 2.0,
     limit: int = 120,
     problems: tuple[str, ...] = (),
-) -> RunNow:
+) -> StoredRun:
     """A run whose metrics and timings have one value for each step, from step 1 on."""
 
     def series(values: Mapping[str, Sequence[float]] | None) -> Series:
@@ -45,11 +47,14 @@ def make_run(
     last = max((points[-1][0] for points in [*recorded.values(), *timed.values()]), default=None)
     config = build({"env": {"name": "tictactoe"}, "context": {"limit": limit}, "run": {"steps": steps}})
     numbers = Numbers(recorded, timed, list(matches), list(events), last)
-    return RunNow("demo", config, numbers, state, NOW - quiet, NOW, problems)
+    run = StoredRun.__new__(StoredRun)  # without a folder
+    changed = time.time() - quiet
+    vars(run).update(name="demo", config=config, numbers=numbers, state=state, changed=changed, problems=problems)
+    return run
 
 
 @pytest.fixture
-def full_run() -> RunNow:
+def full_run() -> StoredRun:
     """A run in the middle of its steps that has recorded everything."""
     steps = range(1, 21)
     metrics = {
@@ -75,7 +80,7 @@ QUANTILES = {"mean": 42.0, "p50": 40.0, "p95": 50.0, "p99": 55.0, "max": 60.0}
 FORECAST = {"early": 27.0, "median": 30.0, "late": 36.0}
 
 
-def page(run: RunNow, width: int, height: int, number: int = 0, ascii_only: bool = False) -> list[str]:
+def page(run: StoredRun, width: int, height: int, number: int = 0, ascii_only: bool = False) -> list[str]:
     stream = TextIOWrapper(BytesIO(), encoding="ascii" if ascii_only else "utf-8")
     console = Console(file=stream, width=width, height=height, markup=False, emoji=False, highlight=False)
     size = console.options.update_dimensions(width, height)
@@ -83,7 +88,7 @@ def page(run: RunNow, width: int, height: int, number: int = 0, ascii_only: bool
     return ["".join(part.text for part in line) for line in lines]
 
 
-def everything(run: RunNow, width: int = 80, height: int = 24, ascii_only: bool = False) -> str:
+def everything(run: StoredRun, width: int = 80, height: int = 24, ascii_only: bool = False) -> str:
     """All pages."""
     count = len(pages(width, height - 3))
     return "\n".join(line for number in range(count) for line in page(run, width, height, number, ascii_only))
@@ -101,7 +106,7 @@ def test_panels_are_shared_out(width: int, height: int, rows: list[int]) -> None
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50), (100, 30), (250, 70), (60, 16), (20, 5), (1, 1), (300, 10)])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_every_page_fills_the_terminal_exactly(full_run: RunNow, size: tuple[int, int], ascii_only: bool) -> None:
+def test_every_page_fills_the_terminal_exactly(full_run: StoredRun, size: tuple[int, int], ascii_only: bool) -> None:
     width, height = size
     hostile = RecordedMatch(5, "train", MatchResult(HOSTILE, HOSTILE, 0, False, 9, 0.5, 0.5, 0.0, 0.1, 0.0))
     odd = make_run(
@@ -117,7 +122,7 @@ def test_every_page_fills_the_terminal_exactly(full_run: RunNow, size: tuple[int
             assert {cell_len(line) for line in lines} == {width}
 
 
-def test_at_80_x_24_everything_is_on_three_pages(full_run: RunNow) -> None:
+def test_at_80_x_24_everything_is_on_three_pages(full_run: StoredRun) -> None:
     first, second, third = (("\n".join(page(full_run, 80, 24, number))) for number in range(3))
     assert "demo  tictactoe  training  last change 2 s ago" in first
     assert "step 20/40" in first
@@ -134,7 +139,7 @@ def test_at_80_x_24_everything_is_on_three_pages(full_run: RunNow) -> None:
     assert page(full_run, 80, 24, -1) == page(full_run, 80, 24, 2)
 
 
-def test_at_160_x_50_everything_is_on_one_page(full_run: RunNow) -> None:
+def test_at_160_x_50_everything_is_on_one_page(full_run: StoredRun) -> None:
     shown = "\n".join(page(full_run, 160, 50))
     for words in ("Strength", "Training", "Context", "Tokens by author", "Time of a step", "Events", "p95 reaches the"):
         assert words in shown
@@ -160,7 +165,7 @@ def test_a_limit_far_above_is_told_and_not_drawn() -> None:
     assert "limit 8.19K, above" in shown
 
 
-def test_without_utf_8_all_is_ascii(full_run: RunNow) -> None:
+def test_without_utf_8_all_is_ascii(full_run: StoredRun) -> None:
     assert everything(full_run, ascii_only=True).isascii()
     assert everything(full_run, 160, 50, ascii_only=True).isascii()
     assert not everything(full_run).isascii()
@@ -221,7 +226,7 @@ def test_what_a_run_does(state: str, step: int, expected: str) -> None:
     assert phase(make_run({"reward": [0.0] * step}, state=state)) == expected
 
 
-def test_json_holds_numbers_that_json_has(full_run: RunNow) -> None:
+def test_json_holds_numbers_that_json_has(full_run: StoredRun) -> None:
     run = make_run({"reward": [math.nan], "forecast/p95/late": [math.inf]}, events=[Event(1, 0.0, "best", "x")])
     said = json.loads(json.dumps(as_object(run), allow_nan=False))
     assert said["metrics"]["reward"] == said["metrics"]["forecast/p95/late"] == {"step": 1, "value": None}

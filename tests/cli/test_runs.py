@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from earl.reports.data import gather
+from earl.reports.data import ReportedRun
 from earl.runs.folder import RunFolder, create
 from earl.runs.store import Store
 
@@ -71,7 +71,7 @@ def test_runs_are_listed_by_when_they_began_whatever_their_files_dates(earl, tra
         ("unbegun", "neve"),
     ]
     shutil.copytree(tmp_path / "runs" / "old", tmp_path / "copy")
-    assert gather(RunFolder(tmp_path / "copy")).started == 1_600_000_000.0
+    assert ReportedRun(RunFolder(tmp_path / "copy")).started == 1_600_000_000.0
 
 
 def test_the_report_is_written_again(earl, trained: Path, tmp_path: Path) -> None:

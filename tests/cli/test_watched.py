@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from earl.cli import watch
 from earl.cli.watch import read_run
 from earl.errors import EarlError
 from earl.matches import MatchResult
@@ -24,7 +23,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def test_a_run_from_its_birth_to_its_end(folder: RunFolder) -> None:
     run = born = read_run(folder)
-    assert (born.state, born.numbers.last_step, born.steps, born.problems) == ("stopped", None, 9, ())
+    assert (born.state, born.numbers.last_step, born.steps, born.problems) == ("stopped", None, 9, [])
     folder.lock.write_text(f"{os.getpid()}\n")
     run = read_run(folder, run)
     assert run.state == "running"
@@ -56,7 +55,7 @@ def test_an_unchanged_run_is_not_read_again(folder: RunFolder, monkeypatch: pyte
     def never(*_: object) -> None:
         raise AssertionError("nothing has changed")
 
-    monkeypatch.setattr(watch.store, "read_numbers", never)
+    monkeypatch.setattr(Store, "__init__", never)
     assert read_run(folder, first).numbers is first.numbers
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from earl import reports
-from earl.reports.data import gather
+from earl.reports.data import ReportedRun
 from earl.reports.page import changes
 from earl.runs.store import RecordedDecision, Store
 
@@ -25,7 +25,7 @@ def decided(folder: Any) -> Any:
 
 
 def test_only_changes_are_told_with_why(runs: Any) -> None:
-    data = gather(decided(runs.run()))
+    data = ReportedRun(decided(runs.run()))
     assert [(one.step, one.reason) for one in changes(data)] == [(1, "first"), (20, "forced")]
 
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 from earl.matches import BOTH_SEATS, MatchResult
-from earl.reports.data import gather
+from earl.reports.data import ReportedRun
 from earl.reports.results import cell, opponent_name, pairings, phases, result_at, seats_of
 
 
@@ -10,7 +10,7 @@ def match(win: float = 0.5, loss: float = 0.0, exact: bool = False, episodes: in
 
 
 def test_phases_of_a_finished_run(runs: Any) -> None:
-    data = gather(runs.run())
+    data = ReportedRun(runs.run())
     listed = phases(data)
     assert [phase.title for phase in listed] == ["At the start", "After warm start", "Final"]
     assert [phase.when for phase in listed] == ["before training", "step 10", "weights of step 60"]
@@ -22,7 +22,7 @@ def test_phases_of_a_finished_run(runs: Any) -> None:
 
 
 def test_phases_of_a_run_in_progress(runs: Any) -> None:
-    warm, later = (gather(runs.run(until=until, final=False, name=f"r{until}")) for until in (6, 45))
+    warm, later = (ReportedRun(runs.run(until=until, final=False, name=f"r{until}")) for until in (6, 45))
     assert [(phase.title, phase.when) for phase in phases(warm)] == [
         ("At the start", "before training"),
         ("After warm start", "not recorded yet"),

@@ -10,8 +10,8 @@ from earl.matches import MatchResult
 from earl.recipe import build, dump
 from earl.runs import checkpoint
 from earl.runs.folder import RunFolder, create
-from earl.runs.store import RecordedMatch, Store
-from earl.runs.summary import FINAL, chosen_checkpoint, last_evaluation, summarize, tool_use
+from earl.runs.store import Store
+from earl.runs.summary import FINAL, chosen_checkpoint, summarize, tool_use
 
 
 @pytest.fixture
@@ -25,19 +25,23 @@ def result(win: float) -> MatchResult:
 
 def test_a_run_from_its_birth_to_its_end(folder: RunFolder) -> None:
     born = summarize(folder)
-    assert (born.step, born.state, born.matches, born.config.total_steps) == (0, "stopped", (), 9)
+    assert (born.step, born.state, born.last_evaluation, born.steps) == (0, "stopped", [], 9)
     folder.lock.write_text(f"{os.getpid()}\n")
     with Store(folder.database) as store:
         store.record_step(3, {"reward": 0.0}, {}, [result(0.5)])
         store.record_step(5, {"reward": 0.0}, {}, [result(0.75)])
         store.record_step(6, {"reward": 0.0}, {})
         going = summarize(folder)
-        assert (going.step, going.state, [match.result.win for match in going.matches]) == (6, "running", [0.75])
+        assert (going.step, going.state, [match.result.win for match in going.last_evaluation]) == (
+            6,
+            "running",
+            [0.75],
+        )
         assert going.changed >= born.changed
         store.record_step(9, {}, {}, [result(0.9)])
         store.record_step(9, {}, {}, [result(0.8)], FINAL)
     ended = summarize(folder)
-    assert (ended.step, ended.state, [match.result.win for match in ended.matches]) == (6, "finished", [0.8])
+    assert (ended.step, ended.state, [match.result.win for match in ended.last_evaluation]) == (6, "finished", [0.8])
 
 
 @pytest.mark.parametrize("holder", ["", "999999999", "-1", "nobody", "9" * 40])
@@ -66,12 +70,16 @@ def test_a_lock_that_holds_digits_without_end_holds_nobody(tmp_path):
     assert summarize(folder).state == "stopped"
 
 
-def test_the_last_evaluation_is_of_one_step_and_one_phase() -> None:
-    early, late = (RecordedMatch(step, FINAL, result(0.5)) for step in (3, 4))
-    assert last_evaluation([early, late]) == [late]
-    # A database of somebody else may name phases that earl does not know; they are not taken together.
-    mixed = [RecordedMatch(3, "final?", result(0.5)), RecordedMatch(3, "train?", result(0.5))]
-    assert last_evaluation(mixed) == mixed[1:]
+def test_the_last_evaluation_is_of_one_step_and_one_phase(folder: RunFolder) -> None:
+    with Store(folder.database) as store:
+        # A database of somebody else may name phases that earl does not know; they are not taken together.
+        for phase in ("final?", "train?"):
+            store.record_step(3, {}, {}, [result(0.5)], phase)
+        assert [match.phase for match in summarize(folder).last_evaluation] == ["train?"]
+        for step in (3, 4):
+            store.record_step(step, {}, {}, [result(0.5)], FINAL)
+        store.record_step(5, {}, {}, [result(0.5)])
+    assert [(match.step, match.phase) for match in summarize(folder).last_evaluation] == [(4, FINAL)]
 
 
 def test_calls_of_tools_are_added_up_and_their_seconds_weighed_by_calls():
