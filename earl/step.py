@@ -21,7 +21,6 @@ from earl.errors import EarlError
 from earl.guards import GUARD, IDLE, append_numbers, idleness, warnings_of
 from earl.layouts import Layouts
 from earl.matches import MatchResult
-from earl.observer import Observer
 from earl.parallel.memory import load_of, memory_metrics, taught_load
 from earl.placement.pipeline import StepPipeline
 from earl.rollout.metrics import episode_metrics, staleness_metrics
@@ -127,7 +126,6 @@ class OpenRun:
     pipeline: StepPipeline
     journal: Journal
     layouts: Layouts
-    observer: Observer | None
 
     @property
     def config(self) -> Config:

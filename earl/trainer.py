@@ -43,10 +43,10 @@ def train(
 ) -> Progress:
     """Run all remaining steps; the caller holds the run's lock.
     Returns the run's progress: finished, or stopped by request and ready to resume."""
-    journal = Journal(folder, peers.rank == 0, observer.event if observer else None)
+    journal = Journal(folder, peers.rank == 0, observer)
     try:
         pipeline, progress = place.open(checkpoint.latest(folder.checkpoints)), None
-        run = OpenRun(folder, pipeline, journal, Layouts(pipeline, journal), observer)
+        run = OpenRun(folder, pipeline, journal, Layouts(pipeline, journal))
         while progress is None or not progress.finished:
             try:
                 progress = progress or _begin(run, peers.size)
@@ -118,16 +118,15 @@ def _close_step(run: OpenRun, progress: Progress, record: StepRecord, clock: Clo
     run.layouts.record_peak_memory(peaks)
     metrics = {**record.metrics, **moved, **peak_metrics(peaks)}
     # Numbers before the checkpoint: a kill in between repeats the step instead of losing its numbers.
-    phase = phase_of(config, step)
-    journal.step(step, metrics, clock, results, phase, record.contexts)
+    recorded = RecordedStep(step, metrics, clock.seconds, results, phase_of(config, step))
+    journal.step(recorded, record.contexts)
     if better or step == 0 or done(config, progress) or due(step, config.run.checkpoint_every, config.total_steps):
         progress.saved = step
         progress.record_checkpoint(config.pool_size)
         with clock("checkpoint"):
             run.checkpoint(progress)
-        journal.step(step, {}, clock, [], "")
-    if run.observer:
-        run.observer.step(RecordedStep(step, metrics, clock.seconds, results, phase))
+        journal.step(recorded)  # again, with the seconds of the checkpoint
+    journal.step_is_done(recorded)
 
 
 def _watch_collapse(run: OpenRun, progress: Progress, results: Sequence[MatchResult]) -> None:
@@ -164,8 +163,8 @@ def _finish(run: OpenRun, progress: Progress, peers: Peers) -> None:
     step, best = progress.best_step, _restore_best(run, progress, peers)
     run.pipeline.limit(context_limit(best) or progress.context.limit)
     _sync(run, step)
-    results = _evaluate(run, progress.step, final=True)
-    run.journal.step(progress.step, {}, Clock(), results, FINAL)
+    recorded = RecordedStep(progress.step, {}, {}, _evaluate(run, progress.step, final=True), FINAL)
+    run.journal.step(recorded)
     early = progress.step < run.config.total_steps
     why = f" of {progress.step}, after which none won more: they lose to no reply (evaluate.patience)" if early else ""
     run.journal.event(progress.step, "finish", f"finished; the best weights are those of step {step}{why}")
@@ -177,8 +176,7 @@ def _finish(run: OpenRun, progress: Progress, peers: Peers) -> None:
             progress.step, IDLE, f"no step played better than the weights that the run began with: {cure}"
         )
     progress.finished = True
-    if run.observer:
-        run.observer.step(RecordedStep(progress.step, {}, {}, results, FINAL))
+    run.journal.step_is_done(recorded)
 
 
 def _evaluate(run: OpenRun, step: int, final: bool) -> list[MatchResult]:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from earl.matches import MatchResult
+from earl.observer import Observer, RecordedStep
 from earl.runs import checkpoint, trajectories
 from earl.runs.checkpoint import Write
 from earl.runs.folder import RunFolder
@@ -31,10 +31,10 @@ class Clock:
 
 class Journal:
     """Writes a run's database, trajectories and checkpoints, or nothing when `keeps` is false.
-    Checkpoints are written in the background, one at a time; `settle` waits. `on_event` is called with every event."""
+    Checkpoints are written in the background, one at a time; `settle` waits."""
 
-    def __init__(self, folder: RunFolder, keeps: bool, on_event: Callable[[int, str, str], None] | None = None) -> None:
-        self._folder, self._on_event = folder, on_event
+    def __init__(self, folder: RunFolder, keeps: bool, observer: Observer | None = None) -> None:
+        self._folder, self._observer = folder, observer
         self._store = Store(folder.database) if keeps else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._saving: Future[None] | None = None
@@ -47,18 +47,15 @@ class Journal:
             trajectories.forget_after(self._folder.trajectories, step)
             checkpoint.prune(self._folder.checkpoints, KEPT_CHECKPOINTS, {best})
 
-    def step(
-        self,
-        step: int,
-        metrics: Mapping[str, float],
-        clock: Clock,
-        matches: Sequence[MatchResult],
-        phase: str,
-        contexts: Sequence[ContextTokens] = (),
-    ) -> None:
+    def step(self, step: RecordedStep, contexts: Sequence[ContextTokens] = ()) -> None:
         """Write a step's numbers in one transaction."""
         if self._store:
-            self._store.record_step(step, metrics, clock.seconds, matches, phase, contexts)
+            self._store.record_step(step.step, step.metrics, step.timings, step.matches, step.phase, contexts)
+
+    def step_is_done(self, step: RecordedStep) -> None:
+        """Tell the observer, who gets each step once."""
+        if self._observer:
+            self._observer.step(step)
 
     def episodes(self, step: int, groups: Sequence[Group], experiences: Sequence[TrainingRecord]) -> None:
         if self._store:
@@ -72,8 +69,8 @@ class Journal:
     def event(self, step: int, kind: str, message: str) -> None:
         if self._store:
             self._store.event(step, kind, message)
-            if self._on_event:
-                self._on_event(step, kind, message)
+            if self._observer:
+                self._observer.event(step, kind, message)
 
     def checkpoint(self, step: int, snapshot: Callable[[], Write], state: Mapping[str, Any], best: int) -> None:
         """Start saving a checkpoint once the previous one is done; the last ones and the best are kept.
