@@ -54,7 +54,7 @@ def print_matches(results: Sequence[MatchResult], imitated: Sequence[MatchResult
     head, named = (("task",), ("win", "loss")) if task else (("opponent", "seat"), OUTCOMES)
     won = "solved" if task else "win"
     titles = (won, *named[1:])
-    rows = [(*_who(r, task), *(_share(r, name) for name in named), _measured(r, task)) for r in listed]
+    rows = [(*_who(r, task), *(_share(r, name) for name in named), r.measured) for r in listed]
     print_table((*head, *titles, "measured"), rows, right=titles)
     how = [(*_who(r, task), *(_cell(r, name) for name in HOW)) for r in listed]
     print_table((*head, *HOW.values()), how, right=HOW.values())
@@ -80,14 +80,6 @@ def _cell(result: MatchResult, name: str) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if name in ("turn_tokens", "value_lost") else f"{value:.1%}"
-
-
-def _measured(result: MatchResult, task: bool) -> str:
-    if result.exact:
-        return f"exact, {result.episodes:,} {'leaf' if result.episodes == 1 else 'leaves'}"
-    alike = result.distinct_games not in (0, result.episodes)
-    distinct = f"{result.distinct_games:,} distinct of " if alike else ""
-    return f"{distinct}{result.episodes:,} {'held-out tasks' if task else 'games'}"
 
 
 def in_short(results: Sequence[MatchResult]) -> str:

@@ -56,6 +56,15 @@ class MatchResult:
         value, games = (getattr(self, f"distinct_{name}"), self.distinct_games) if counted else (value, self.episodes)
         return value, *wilson(value * games, games)
 
+    @property
+    def measured(self) -> str:
+        """From how much it was measured, such as "120 distinct of 1,000 games"."""
+        if self.exact:
+            return f"exact: {self.episodes:,} {'leaf' if self.episodes == 1 else 'leaves'}"
+        alike = self.distinct_games not in (0, self.episodes)
+        distinct = f"{self.distinct_games:,} distinct of " if alike else ""
+        return f"{distinct}{self.episodes:,} {'games' if self.opponent else 'held-out tasks'}"
+
 
 def wilson(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
     """The Wilson score interval of a fraction (Wilson 1927): `z` = 1.96 covers 95 %. (0, 1) when n is 0."""

@@ -105,14 +105,6 @@ def cell(result: MatchResult, measure: str) -> Cell:
     return Cell(nowrap(percent(value)), interval, value > 0 and measure in ("loss", "illegal", "truncated"))
 
 
-def size(result: MatchResult) -> str:
-    if result.exact:
-        return f"exact: {count(result.episodes)} leaves"
-    alike = result.distinct_games not in (0, result.episodes)
-    differ = f"{count(result.distinct_games)} distinct of " if alike else ""
-    return f"{differ}{count(result.episodes)} {'games' if result.opponent else 'tasks'}"
-
-
 def seats_of(listed: Sequence[Phase], pairing: Pairing) -> list[int]:
     """The seats of a pairing in any phase, the mean over seats last."""
     seats = {result.seat for phase in listed for result in phase.results.get(pairing, [])}

@@ -47,7 +47,7 @@ def test_an_exact_result_has_no_interval(earl, trained: Path) -> None:
     assert said.json["exact"] is True
     assert "win_interval" not in said.json["by_seat"]["first"]
     said = earl("eval", trained, "--opponent", "perfect", "--exact")
-    assert "exact, " in said.out
+    assert "exact: " in said.out
     assert "[" not in said.out
 
 

@@ -89,7 +89,7 @@ def test_a_tool_task_is_solved_or_not(runs: Any) -> None:
         store.record_step(0, {}, {}, [result], "start")
         store.record_step(60, {"reward": 0.9}, {}, [result], "final")
     text = section(write(folder), "results")
-    assert "Solved" in text and "Not solved" in text and "held-out tasks" in text and "200 tasks" in text
+    assert "Solved" in text and "Not solved" in text and "held-out tasks" in text and "200 held-out tasks" in text
     assert "Draw" not in text and "Seat" not in text
     assert "On held-out tasks" in write(folder).text
 
