@@ -140,16 +140,14 @@ def _message(digests: Digests) -> bytes:
 def checked(folder: Path, signature: object, found: Callable[[], Digests]) -> Signer:
     """The signer of the contents of `folder`, whose present digests `found` computes; `signature` may be any JSON
     value. Raises SignatureError if it is invalid, or not of a trusted key although EARL_REQUIRE_SIGNED is set."""
-    signer = _checked(folder, signature, found)
+    signer = UNSIGNED if signature is None else _verified(folder, signature, found)
     if not signer.trusted and os.environ.get(DEMAND, "") not in ("", "0"):
         cure = f"add its owner's key to {trusted_path()}, or unset it"
         raise SignatureError(f"{folder} is {signer.said}, and {DEMAND} is set: {cure}")
     return signer
 
 
-def _checked(folder: Path, signature: object, found: Callable[[], Digests]) -> Signer:
-    if signature is None:
-        return UNSIGNED
+def _verified(folder: Path, signature: object, found: Callable[[], Digests]) -> Signer:
     try:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
