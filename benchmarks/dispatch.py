@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,11 @@ from numpy.typing import NDArray
 
 from earl.benchmarks import processes
 from earl.benchmarks.processes import Seat, seat_of
-from earl.benchmarks.repeats import in_turns, interval
+from earl.benchmarks.repeats import interval
 from earl.dispatch.plan import Pieces, TransferPlan, plan, volume
 from earl.dispatch.predicted_cost import MIB, by_controller
 from earl.dispatch.rows import COLUMNS, Shard, Spread, balance, columns, empty_shard, ranges, spread, token_bytes
-from earl.dispatch.transports.base import Transport, copy_kept_rows, execute, pack, unpack
+from earl.dispatch.transports.base import Bytes, Transport, copy_kept_rows, execute, pack, unpack
 from earl.errors import EarlError
 from earl.parallel.cost_model import GIGABIT
 from earl.parallel.hardware import of_gpus
@@ -102,9 +103,9 @@ Timings = dict[str, list[TransferTiming]]
 Way = Callable[[TransferPlan, int, Shard, Transport], Shard]
 
 
-def work(seat: Seat, store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
-    """Carry out all cases in one process, with all transports in turn."""
-    ways = exchanges(seat, store)
+def work(seat: Seat, store: Path, cases: Sequence[TransferCase], **others: tuple[Way, Transport]) -> list[Timings]:
+    """Carry out all cases in one process, in turn by the ways of `exchanges` and by others."""
+    ways = {**exchanges(seat, store), **others}
     _carried_out(seat, replace(cases[0], repeats=1), ways)  # establishes and warms up connections
     return [_carried_out(seat, case, ways) for case in cases]
 
@@ -234,93 +235,64 @@ def checksum(shard: Shard) -> int:
 STORE_MIB = 1024
 
 
+class ObjectTransport:
+    """Moves messages as objects of Ray's store, each by a reference that its destination gets."""
+
+    def __init__(self, process: int, actors: Sequence[Any], inbox: dict[tuple[int, int], SimpleQueue[Any]]) -> None:
+        self._process, self._actors, self._inbox = process, actors, inbox
+        self._number = 0
+        """Of the exchange: a fast process may be one ahead of the others."""
+
+    def exchange(self, outgoing: Mapping[int, Bytes], sizes: NDArray[np.int64]) -> Mapping[int, Bytes]:
+        import ray
+
+        self._number += 1
+        for to, message in outgoing.items():
+            self._actors[to].deliver.remote(self._number, self._process, [ray.put(message)])  # in a list: not fetched
+        sources = np.flatnonzero(sizes[:, self._process]).tolist()
+        came = [self._inbox.setdefault((self._number, source), SimpleQueue()).get() for source in sources]
+        return dict(zip(sources, ray.get(came), strict=True))
+
+    def close(self) -> None:
+        """Do nothing: the driver ends the actors."""
+
+
 class HostActor:
     """A process of Ray's that moves its rows over its own connections or by objects of Ray's store."""
 
-    def __init__(self, seat: Seat, store: Path, case: TransferCase) -> None:
-        self._seat, self._plan = seat, case.plan(seat.hosts)
-        self._held = filled(self._plan, self._plan.source, seat.process)
-        self._ways = exchanges(seat, store)
-        self._result = self._held
+    def __init__(self) -> None:
+        self._inbox: dict[tuple[int, int], SimpleQueue[Any]] = {}
 
-    def exchange(self, name: str) -> None:
-        way, transport = self._ways[name]
-        self._result = way(self._plan, self._seat.process, self._held, transport)
+    def deliver(self, exchange: int, source: int, reference: Sequence[Any]) -> None:
+        self._inbox.setdefault((exchange, source), SimpleQueue()).put(reference[0])
 
-    def offer(self) -> dict[int, Any]:
-        """By destination, a reference to what it lacks."""
-        import ray
-
-        going = _messages(self._plan, self._seat.process, sent=True)
-        return {other: ray.put(pack(own, self._plan.columns, self._held)) for other, own in going}
-
-    def take(self, offered: Mapping[int, Any]) -> None:
-        """Fetch what was offered to this process, by source."""
-        import ray
-
-        self._result = empty_shard(self._plan.target, self._seat.process, self._plan.lengths, self._plan.columns)
-        copy_kept_rows(self._plan, self._seat.process, self._held, self._result)
-        came = dict(zip(offered, ray.get([*offered.values()]), strict=True))
-        for source, own in _messages(self._plan, self._seat.process, sent=False):
-            unpack(came[source], own, self._plan.columns, self._result)
-
-    def seen(self) -> tuple[int, int]:
-        """Bytes sent over the host's link, and the checksum of the result."""
-        return self._seat.carried[1], checksum(self._result)
+    def work(self, seat: Seat, actors: Sequence[Any], store: Path, cases: Sequence[TransferCase]) -> list[Timings]:
+        objects = ObjectTransport(seat.process, actors, self._inbox)
+        return work(seat, store, cases, objects=(execute, objects))
 
 
 def through_ray(
     cluster: RehearsedCluster | None, hosts: Sequence[int], cases: Sequence[TransferCase]
 ) -> list[list[Timings]]:
-    """As `work`, for each process, but timed by the driver, and also by references to objects of Ray's store."""
+    """As `work`, for each process, but in actors, and also by references to objects of Ray's store."""
     if cluster:
         os.environ.update(attach(cluster.address))
     import ray  # reads its token from the environment
 
     from earl.placement.ray.coordinator import connect_ray
 
-    with connect_ray(cluster.address if cluster else None, 1):
-        by_case = [_by_actors(ray, cluster, hosts, case) for case in cases]
-    return [list(own) for own in zip(*by_case, strict=True)]
-
-
-def _by_actors(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], case: TransferCase) -> list[Timings]:
-    def by_objects() -> None:
-        offered = ray.get([actor.offer.remote() for actor in actors])
-        taken = [{source: own[to] for source, own in enumerate(offered) if to in own} for to in range(len(actors))]
-        ray.get([actor.take.remote(own) for actor, own in zip(actors, taken, strict=True)])
-
-    def exchanged(name: str) -> None:
-        ray.get([actor.exchange.remote(name) for actor in actors])
-
-    def timed(way: Callable[[], None], _: int) -> list[TransferTiming]:
-        before, begun = ray.get([actor.seen.remote() for actor in actors]), time.monotonic()
-        way()
-        ended, after = time.monotonic(), ray.get([actor.seen.remote() for actor in actors])
-        return [
-            TransferTiming(begun, ended, now - left, result)
-            for (left, _), (now, result) in zip(before, after, strict=True)
+    with connect_ray(cluster.address if cluster else None, 1), tempfile.TemporaryDirectory() as folder:
+        made = ray.remote(HostActor).options
+        places = [{f"host-{host + 1}": 0.01} if cluster else {} for host in hosts]
+        actors = [made(num_cpus=0, resources=place, max_concurrency=2).remote() for place in places]
+        begun = [
+            actor.work.remote(seat_of(cluster, hosts, process), actors, Path(folder) / "store", cases)
+            for process, actor in enumerate(actors)
         ]
-
-    with tempfile.TemporaryDirectory() as folder:
-        actors = [_actor(ray, cluster, hosts, process, Path(folder) / "store", case) for process in range(len(hosts))]
-        named = ("controller", "overlapped", "all_to_all", "peers")
-        ways: dict[str, Callable[[], None]] = {name: partial(exchanged, name) for name in named}
-        ways["objects"] = by_objects
-        # The first repeat connects all hosts.
-        timings = in_turns({name: partial(timed, way) for name, way in ways.items()}, case.repeats, warm=1)
-    for actor in actors:
-        ray.kill(actor)
-    return [
-        {name: [own[process] for own in all_of] for name, all_of in timings.items()} for process in range(len(hosts))
-    ]
-
-
-def _actor(ray: Any, cluster: RehearsedCluster | None, hosts: Sequence[int], process: int, *arguments: Any) -> Any:
-    options: dict[str, Any] = {"num_cpus": 0}
-    if cluster:
-        options["resources"] = {f"host-{hosts[process] + 1}": 0.01}
-    return ray.remote(HostActor).options(**options).remote(seat_of(cluster, hosts, process), *arguments)
+        measured: list[list[Timings]] = ray.get(begun)
+        for actor in actors:
+            ray.kill(actor)
+    return measured
 
 
 SHARES = (
