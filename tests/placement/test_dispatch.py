@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.batch import Rows
-from earl.config import PlacementConfig
 from earl.dispatch.rows import LABELLED, LEARNED, Work, empty_shard
 from earl.dispatch.transports.base import pack as packed
 from earl.dispatch.transports.base import unpack
@@ -22,11 +21,12 @@ from earl.placement.async_rollout import Ticket
 from earl.placement.embedded import embedded_pipeline
 from earl.placement.episode_store import EpisodeStore, RowTable
 from earl.placement.peers import Peers, WorkerLost
-from earl.placement.ray import row_exchange
+from earl.placement.ray import learner
 from earl.placement.ray.actor_group import CallResults, Member
+from earl.placement.ray.learner import LearnerGroup
 from earl.placement.ray.rollout_actor import RolloutActor
 from earl.placement.ray.rollout_workers import RolloutWorkers
-from earl.placement.ray.row_exchange import CallResult, EpisodeTable, Manifest, RowDispatcher, shares
+from earl.placement.ray.row_exchange import CallResult, EpisodeTable, Manifest, shares
 from earl.rollout.metrics import episode_metrics, staleness_metrics
 from earl.rollout.pack import Learnable, pack, trajectories_of
 from earl.rollout.tasks import draw
@@ -228,8 +228,9 @@ class Exchange:
 
     tp = 1
 
-    def __init__(self, faults):
+    def __init__(self, config, faults):
         self.members, self.calls, self.faults, self.told = [Member("learner rank 0", None)], 0, faults, []
+        self.config = config
 
     def __len__(self):
         return 1
@@ -248,16 +249,17 @@ class Exchange:
         self.told.append((kind, message))
 
 
-def test_rows_whose_exchange_failed_are_sent_again_three_times_in_all(groups, monkeypatch):
-    monkeypatch.setattr(row_exchange.ray, "put", lambda manifest: manifest)  # no actor of the group takes it
+def test_rows_whose_exchange_failed_are_sent_again_three_times_in_all(tiny, groups, monkeypatch):
+    monkeypatch.setattr(learner.ray, "put", lambda manifest: manifest)  # no actor of the group takes it
     _, table = held(groups, 1)
-    group = Exchange(faults=2)
-    dispatcher = RowDispatcher(group, group, Layout(), Work(), PlacementConfig(), group)
-    assert dispatcher.send(table, 7, 2) == {"dispatch/bytes": 5.0}
+    group = Exchange(tiny(), faults=2)
+    ranks = LearnerGroup(group, group, group, Work())
+    assert ranks.take(table, 7, 2) is table
+    assert ranks.costs == {"dispatch/bytes": 5.0}
     assert group.told == [("dispatch", "its checksum differs (during dispatch): sent again")] * 2
-    failing = Exchange(faults=3)
+    failing = Exchange(tiny(), faults=3)
     with pytest.raises(WorkerLost, match=r"its checksum differs.* this was tried 3 times"):
-        RowDispatcher(failing, failing, Layout(), Work(), PlacementConfig(), failing).send(table, 7, 2)
+        LearnerGroup(failing, failing, failing, Work()).take(table, 7, 2)
 
 
 def rollout_workers(config, count):

@@ -29,11 +29,10 @@ from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import StepPipeline
 from earl.placement.ray.actor_group import ActorGroup, Asked, GroupOwner, ask_all, method
 from earl.placement.ray.actor_setup import model_of
-from earl.placement.ray.learner import LearnerActor, LearnerGroup, RankState, rows_of
+from earl.placement.ray.learner import LearnerActor, LearnerGroup, RankState
 from earl.placement.ray.placement_spec import slots_of, spec_of
 from earl.placement.ray.rollout_actor import ContinuousActor, EnvironmentActor, RolloutActor, SamplerActor
 from earl.placement.ray.rollout_workers import AheadWorkers, EngineWorkers, Environments, RolloutWorkers, SamplerGroup
-from earl.placement.ray.row_exchange import RowDispatcher
 from earl.placement.ray.weight_sync import WeightSender
 from earl.rehearsal.owner import session_folder
 from earl.runs import checkpoint
@@ -182,9 +181,7 @@ class Coordinator(GroupOwner):
         workers, model_shape = self._players(), shape(model)
         self._rollout = workers
         world = episode_factory(self.config, tokenizer_of(model))
-        settings = self.config.placement
-        dispatcher = RowDispatcher(workers, self._ranks, rows_of(self.config), work_of(model_shape), settings, self)
-        learner = LearnerGroup(self._ranks, self, dispatcher, workers)
+        learner = LearnerGroup(self._ranks, self, workers, work_of(model_shape))
         return StepPipeline(self.config, world, model_shape, learner, workers)
 
     def _players(self) -> RolloutWorkers:

@@ -22,7 +22,7 @@ from earl.algorithms.base import Advantages, Algorithm
 from earl.algorithms.loss import KlEstimator
 from earl.batch import Batch
 from earl.config import Config
-from earl.dispatch.rows import Numbers, empty_shard
+from earl.dispatch.rows import Numbers, Work, empty_shard
 from earl.dispatch.transports.peers import PeerTransport, join
 from earl.dispatch.transports.rendezvous import Rendezvous, join_store, open_store
 from earl.dispatch.weights import SentWeights, WeightManifest
@@ -34,18 +34,24 @@ from earl.engine.sampler import Probe, probe_rows, probe_tokens
 from earl.engine.samplers import sampler_dtype
 from earl.errors import EarlError, OutOfMemory
 from earl.parallel.layout import Box, Layout
+from earl.placement.episode_store import Counts
 from earl.placement.peers import WorkerLost
 from earl.placement.pipeline import most
-from earl.placement.ray.actor_group import ActorGroup, GroupOwner, ask_all, method
+from earl.placement.ray.actor_group import ActorGroup, Call, GroupOwner, ask_all, method
 from earl.placement.ray.actor_setup import Actor, Connections, join_mesh, lost_peers, new_budget, sharded_learner, stage
 from earl.placement.ray.rollout_workers import SamplerGroup
 from earl.placement.ray.row_exchange import (
+    MESSAGE_HEARTBEATS,
+    TRIES,
     CallResult,
     EpisodeTable,
+    ExchangeFailed,
     ExchangeMember,
     Manifest,
-    RowDispatcher,
     call_result,
+    hosts_of,
+    row_device,
+    shares,
     traffic,
 )
 from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSource, manifest_of
@@ -265,17 +271,29 @@ class LearnerActor(ExchangeMember, WeightServer):
 
 class LearnerGroup:
     """The ranks of a learner, each with its dispatched rows; ranks of a tp or cp group have the same rows. Every method
-    raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it."""
+    raises WorkerLost when a rank is dead or hangs: unsaved state is lost with it. samplers: copies of a sampler, whose
+    first processes hold the rows that they played; work: cost model of a row.
 
-    def __init__(self, group: ActorGroup, owner: GroupOwner, dispatcher: RowDispatcher, samplers: SamplerGroup) -> None:
-        self._group, self._owner, self._dispatcher, self._samplers = group, owner, dispatcher, samplers
+    Row holders and ranks form one torch.distributed group, kept from step to step and remade when a member was
+    replaced. All of them are called at once: `enter`, then `exchange` with the manifest. A lost member is named and
+    ended, so that the others need not wait; a failed exchange leaves no rows behind.
+    """
+
+    def __init__(self, group: ActorGroup, owner: GroupOwner, samplers: SamplerGroup, work: Work) -> None:
+        self._group, self._owner, self._samplers, self._work = group, owner, samplers, work
+        self._met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
         self.costs: Mapping[str, float] = {}
+
+    @property
+    def _layout(self) -> Layout:
+        """Rows are dispatched whole to all ranks of a tp and a cp group, which share the work on them."""
+        placement = self._owner.config.placement
+        return Layout(placement.dp, placement.tp * placement.cp)
 
     def relayout(self, config: Config, after: OutOfMemory | None = None) -> None:
         """Change to a recipe's layout in place: processes stay and exchange the learner's state; dispatched rows are
         dropped. Raises WorkerLost when this is impossible, as when memory ran out (`after`) in the middle of an update;
         `mend` then continues from the last checkpoint, with the new layout."""
-        self._dispatcher.layout = rows_of(config)
         self._owner.config = config
         if after and after.stuck:
             raise WorkerLost(f"{after}, and others wait for it")
@@ -290,9 +308,60 @@ class LearnerGroup:
         return most(ask_all(self._group, "peaks", method("peaks")))
 
     def take(self, rows: EpisodeTable, seed: int, minibatches: int) -> EpisodeTable:
-        """The table stands for the rows, and then for the batch, which the ranks hold."""
-        self.costs = self._dispatcher.send(rows, seed, minibatches)
-        return rows
+        """Send all rows of a step to the ranks; the table then stands for them, and later for the batch. seed,
+        minibatches: of the update. Raises WorkerLost also when the rows do not arrive in `TRIES` attempts."""
+        part = shares(rows, self._work, self._layout.dp, seed, minibatches)
+        for _ in range(TRIES):
+            try:
+                self.costs = self._sent(rows, part)
+                return rows
+            except ExchangeFailed as error:
+                self._owner.note("dispatch", f"{error}: sent again")
+                fault = error
+        raise WorkerLost(f"{fault}; this was tried {TRIES} times")
+
+    def _sent(self, rows: EpisodeTable, part: Counts) -> Mapping[str, float]:
+        """Send the rows once; returns the costs by metric name."""
+        manifest = ray.put(Manifest(rows, part, self._layout, self._join()))
+        checksums = self._owner.config.placement.checksums
+        costs: Mapping[str, float] = self._together(
+            lambda actor, process: actor.exchange.remote(manifest, process, checksums)
+        )
+        return costs
+
+    def _join(self) -> Counts:
+        """Make the group, unless it exists; returns the host of each process, [P]."""
+        members = (*self._group.members, *self._samplers.members)
+        hosts = hosts_of(members)
+        present = [(member.node, member.process) for member in members]
+        if self._met != present:
+            [where] = ask_all(self._group, "dispatch", method("address"), [0])
+            seconds = MESSAGE_HEARTBEATS * self._owner.config.placement.heartbeat_seconds
+            device = row_device(members)
+            self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds, device))
+            self._met = present
+        return hosts
+
+    def _together(self, call: Call) -> Any:
+        """Call all processes, ranks and then row holders, at once, since they wait for each other; returns the first
+        one's result. Raises WorkerLost when a rank is gone, ExchangeFailed otherwise; lost row holders have then been
+        replaced, and have their rows again."""
+        first, met, self._met = len(self._group), self._met, ()
+        group = self._group.joined(self._samplers.members)
+        answers = group.ask("dispatch", call, range(len(group)))
+        if lost := answers.lost:
+            for number in lost:  # closed connections release processes that wait for it
+                group.end(group.members[number])
+            said = f"{'; '.join(lost.values())} during dispatch"
+            if min(lost) < first:
+                raise WorkerLost(said)
+            self._samplers.replace("dispatch", {(number - first) * self._samplers.tp: lost[number] for number in lost})
+            raise ExchangeFailed(said)
+        results: list[CallResult] = [answers.results[number] for number in range(len(group))]
+        if faults := sorted({own.fault for own in results if own.fault}):
+            raise ExchangeFailed(f"{faults[0]} (during dispatch)")
+        self._met = met  # after any failure, some may have left the group
+        return results[0].result
 
     def turn_values(self, rows: EpisodeTable, by_token: bool) -> Estimates:
         return self._estimates("values", "turn_values", by_token)
@@ -322,7 +391,7 @@ class LearnerGroup:
 
     def weights(self) -> tuple[WeightSource, Probe]:
         """Handles of the weights, which stay with the ranks, and a probe of them."""
-        loading, checksums = self._samplers.loading, self._dispatcher.settings.checksums
+        loading, checksums = self._samplers.loading, self._owner.config.placement.checksums
         manifest, probe = self._all("weights", "weights", len(loading.group), loading.parts, checksums)[0]
         members = self._group.members
         ranks, nodes = tuple(member.actor for member in members), tuple(member.node for member in members)
@@ -342,13 +411,8 @@ class LearnerGroup:
 
     def _parts(self, stage: str, name: str, *arguments: Any) -> list[Any]:
         """The results of all ranks, one per group with the same rows."""
-        return self._all(stage, name, *arguments)[:: self._dispatcher.layout.tp]
+        return self._all(stage, name, *arguments)[:: self._layout.tp]
 
     def _all(self, stage: str, name: str, *arguments: Any) -> list[Any]:
         self._owner.turn(self._group)
         return ask_all(self._group, stage, method(name, *arguments))
-
-
-def rows_of(config: Config) -> Layout:
-    """Rows are dispatched whole to all ranks of a tp and a cp group, which share the work on them."""
-    return Layout(config.placement.dp, config.placement.tp * config.placement.cp)

@@ -1,12 +1,12 @@
-"""The Data Dispatcher of a cluster: rows go from the workers that played them to the learner ranks.
+"""The Data Dispatcher of a cluster: rows go from the workers that played them to the ranks; see `LearnerGroup.take`.
 
 Workers count their rows; the driver balances them and makes a manifest, from which every process makes the same plan.
 Rows then go from process to process in one group. The driver sees counts, never a token.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import ray
@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from earl.batch import Rows, offsets_of
-from earl.config import PlacementConfig
 from earl.dispatch.plan import TransferPlan, plan, volume
 from earl.dispatch.rows import Shard, Work, balance, columns, spread
 from earl.dispatch.transports.base import Transport, execute
@@ -24,8 +23,7 @@ from earl.engine.learner import RowShare, minibatches
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.placement.episode_store import Counts, RowTable, shift_turns
-from earl.placement.peers import WorkerLost
-from earl.placement.ray.actor_group import ActorGroup, Call, GroupOwner, Member, ask_all, method
+from earl.placement.ray.actor_group import Member
 from earl.placement.ray.memory_budget import of_memory
 
 
@@ -152,7 +150,6 @@ def shares(table: RowTable, work: Work, parts: int, seed: int, count: int) -> Co
     return part
 
 
-STAGE = "dispatch"
 TRIES = 3
 """How often a step's rows, or a message of weights that arrives damaged, are sent at most."""
 MESSAGE_HEARTBEATS = 6
@@ -161,90 +158,6 @@ MESSAGE_HEARTBEATS = 6
 
 class ExchangeFailed(EarlError):
     """An exchange failed, and all processes are alive again."""
-
-
-class RowSenders(Protocol):
-    """Copies of a sampler, whose first processes hold the rows that they played."""
-
-    @property
-    def members(self) -> Sequence[Member]: ...
-
-    @property
-    def tp(self) -> int: ...
-
-    def replace(self, stage: str, lost: Mapping[int, str]) -> object: ...
-
-
-@dataclass(slots=True)
-class RowDispatcher:
-    """Sends rows from the workers that played them to the learner ranks.
-
-    All row holders and learner ranks form one torch.distributed group, kept from step to step and remade when
-    a member was replaced. The driver calls `enter`, then `exchange` with the manifest, on all members at once. A lost
-    member is named and ended, so that the others need not wait; a failed exchange leaves no rows behind.
-    """
-
-    workers: RowSenders
-    ranks: ActorGroup
-    layout: Layout  # current one of the ranks for rows; see `rows_of`
-    work: Work  # cost model of a row
-    settings: PlacementConfig
-    owner: GroupOwner
-    _met: Sequence[tuple[str, int]] = ()  # nodes and processes of the group
-
-    def send(self, table: EpisodeTable, seed: int, minibatches: int) -> Mapping[str, float]:
-        """Send all rows of a step; returns the costs by metric name. seed, minibatches: of the update. Raises
-        WorkerLost when a rank is gone, or the rows do not arrive in `TRIES` attempts."""
-        part = shares(table, self.work, self.layout.dp, seed, minibatches)
-        for _ in range(TRIES):
-            try:
-                return self._sent(table, part)
-            except ExchangeFailed as error:
-                self.owner.note("dispatch", f"{error}: sent again")
-                fault = error
-        raise WorkerLost(f"{fault}; this was tried {TRIES} times")
-
-    def _sent(self, table: EpisodeTable, part: Counts) -> Mapping[str, float]:
-        hosts, checksums = hosts_of([*self.ranks.members, *self.workers.members]), self.settings.checksums
-        self._join(hosts)
-        manifest = ray.put(Manifest(table, part, self.layout, hosts))
-        costs: Mapping[str, float] = self._together(
-            lambda actor, process: actor.exchange.remote(manifest, process, checksums)
-        )
-        return costs
-
-    def _join(self, hosts: Counts) -> None:
-        """Make the group, unless it exists. hosts: [P], of each process."""
-        members = (*self.ranks.members, *self.workers.members)
-        present = [(member.node, member.process) for member in members]
-        if self._met == present:
-            return
-        [where] = ask_all(self.ranks, STAGE, method("address"), [0])
-        seconds = MESSAGE_HEARTBEATS * self.settings.heartbeat_seconds
-        device = row_device(members)
-        self._together(lambda actor, process: actor.enter.remote(where, process, hosts, seconds, device))
-        self._met = present
-
-    def _together(self, call: Call) -> Any:
-        """Call all processes, learner ranks and then workers, at once, since they wait for each other; returns the
-        first one's result. Raises WorkerLost when a rank is gone, ExchangeFailed otherwise; lost workers have then been
-        replaced, and have their rows again."""
-        first, met, self._met = len(self.ranks), self._met, ()
-        group = self.ranks.joined(self.workers.members)
-        answers = group.ask(STAGE, call, range(len(group)))
-        if lost := answers.lost:
-            for number in lost:  # closed connections release processes that wait for it
-                group.end(group.members[number])
-            said = f"{'; '.join(lost.values())} during {STAGE}"
-            if min(lost) < first:
-                raise WorkerLost(said)
-            self.workers.replace(STAGE, {(number - first) * self.workers.tp: why for number, why in lost.items()})
-            raise ExchangeFailed(said)
-        results: list[CallResult] = [answers.results[number] for number in range(len(group))]
-        if faults := sorted({own.fault for own in results if own.fault}):
-            raise ExchangeFailed(f"{faults[0]} (during {STAGE})")
-        self._met = met  # after any failure, some may have left the group
-        return results[0].result
 
 
 def row_device(members: Sequence[Member]) -> str:
