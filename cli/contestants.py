@@ -77,10 +77,11 @@ def league(root: Path, players: Sequence[str], env: str | None) -> League:
     if not worlds:
         return League(env, {}, worlds, None)
 
-    from earl.placement.fragment import LeagueSamplers
+    from earl.placement.fragment import WithOpponents
 
     options = next(iter(worlds.values())).of(env).options
-    return League(env, options, worlds, LeagueSamplers({name: sampler for name, (_, sampler) in known.items()}))
+    samplers = {name: sampler for name, (_, sampler) in known.items()}
+    return League(env, options, worlds, WithOpponents(next(iter(samplers.values())), samplers))
 
 
 def _checkpoint(root: Path, name: str) -> tuple[EpisodeFactory, BatchSampler] | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -189,10 +190,11 @@ def load_opponent(name: str) -> tuple[EpisodeFactory, Sampler]:
 
 
 class WithOpponents:
-    """A sampler together with those of checkpoints that are opponents: a prompt goes to the sampler of its policy."""
+    """A sampler together with those of checkpoints that are opponents: a prompt goes to the sampler of its policy.
+    known: samplers of further policies, by name."""
 
-    def __init__(self, sampler: BatchSampler) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: BatchSampler, known: Mapping[str, BatchSampler] = MappingProxyType({})) -> None:
+        self._sampler, self._known = sampler, known
         self._met: set[str] = set()
 
     def generate(self, prompts: Sequence[Prompt]) -> list[Completion]:
@@ -210,19 +212,7 @@ class WithOpponents:
         if not policy:
             return self._sampler
         self._met.add(policy)
-        return load_opponent(policy)[1]
-
-
-class LeagueSamplers(WithOpponents):
-    """The samplers of a league's checkpoints, by the names of its players."""
-
-    def __init__(self, samplers: Mapping[str, BatchSampler]) -> None:
-        super().__init__(next(iter(samplers.values())))
-        self._samplers = samplers
-
-    def of(self, policy: str) -> BatchSampler:
-        self._met |= {policy} - {""}
-        return self._samplers.get(policy, self._sampler)
+        return self._known[policy] if policy in self._known else load_opponent(policy)[1]
 
 
 class StreamsWithOpponents(WithOpponents):
