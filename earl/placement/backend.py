@@ -54,13 +54,11 @@ TOKEN = secrets.token_hex(32)
 @contextmanager
 def _in_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for this process and its new children, until the context ends."""
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
