@@ -37,8 +37,8 @@ from earl.parallel.layout import Layout
 from earl.parallel.memory import catalogue
 from earl.parallel.throughput.step import VLLM, Precision
 from earl.planner.plan import shares as planned_gpus
+from earl.planner.plan import step
 from earl.planner.question import Wish, question
-from earl.planner.stages import step
 from earl.recipe import build, load_toml
 from earl.rehearsal import cluster as rehearsal
 from earl.rehearsal.plan import RehearsedCluster, attach, bits_per_second, check_network

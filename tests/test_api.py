@@ -101,7 +101,7 @@ def test_a_class_of_a_module_is_named_by_its_import_string(tmp_path, monkeypatch
 
 def test_a_plan():
     plan = earl.plan("Qwen2.5-7B", "8xH100", context=8192)
-    assert {choice.context for choice in plan.choices} >= {8192}
+    assert {choice.cell.context for choice in plan.choices} >= {8192}
 
 
 @pytest.mark.parametrize(

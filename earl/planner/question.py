@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from earl.config import Config
+from earl.dispatch.predicted_cost import load_at
 from earl.errors import EarlError
 from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import ClusterSpec
-from earl.parallel.layout import splits
-from earl.parallel.memory import ModelShape
+from earl.parallel.layout import Choice, Layout, splits
+from earl.parallel.memory import Load, ModelShape
 from earl.parallel.throughput.step import Precision, Software
 
 FIRST_CONTEXT = 1024
@@ -129,6 +130,18 @@ class Question:
     contexts: tuple[int, ...]
     responses: tuple[int, ...]
     tps: tuple[int, ...]
+
+    def load(self, context: int) -> Load:
+        """A step of the recipe whose longest episode has `context` tokens."""
+        return load_at(self.costs.config.rollout.episodes, context)
+
+    def learner_layouts(self, gpus: int) -> list[Layout]:
+        possible = self.costs.learner_layouts(gpus)
+        return [layout for layout in possible if layout.tp in self.tps] or possible
+
+    def update_choice(self, context: int, gpus: int) -> Choice:
+        """The fastest way to learn that fits, or the one that comes nearest."""
+        return self.costs.best_update(self.learner_layouts(gpus), self.load(context))
 
 
 def question(

@@ -13,11 +13,10 @@ from earl.dispatch.predicted_cost import MIB, load_at
 from earl.formats import duration, short, three_digits
 from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
-from earl.parallel.layout import Layout, Stage
+from earl.parallel.layout import Choice, Layout, Stage
 from earl.parallel.memory import Estimate
 from earl.parallel.throughput.step import uncalibrated
-from earl.planner.plan import Plan, Switch
-from earl.planner.stages import PlanCell, PredictedStep, StageTime
+from earl.planner.plan import Plan, PlanCell, PredictedStep, StageTime, Switch
 from earl.planner.tracing import TracedPlan
 
 
@@ -108,14 +107,15 @@ NO_ROOM = "OOM"  # out of memory: not one response, or one row, of this length f
 
 def rollout_grid(plan: Plan) -> Grid:
     """Contexts and splits down, loads across: tokens per GPU and second, waves, the choice."""
-    chosen = {(pick.context, pick.responses): pick.tp for pick in plan.choices if pick.stage == "rollout"}
+    chosen = {pick.cell for pick in plan.choices}
     rows = []
     tps = plan.fitting
     for cells in _by_layout(cell for cell in plan.cells if cell.stage == "rollout" and cell.tp in tps):
-        first, most = cells[0], max(cell.memory_bytes for cell in cells)
+        first, most = cells[0], max(cell.need.needed_bytes for cell in cells)
         context = f"{first.context:,}" if first.tp == tps[0] else ""
-        fast = [_speed(cell, chosen.get((cell.context, cell.responses)) == cell.tp) for cell in cells]
-        split = f"{first.tp}" + f" x PP {first.pp}" * (first.pp > 1)
+        fast = [_speed(cell, cell in chosen) for cell in cells]
+        pp = first.choice.layout.pp
+        split = f"{first.tp}" + f" x PP {pp}" * (pp > 1)
         columns = [split, f"{most / GIB:.1f}", short(first.kv_tokens_capacity or 0), _spread(cells)]
         rows.append((context, *columns, *fast))
     return Grid(
@@ -129,16 +129,17 @@ def training_grid(plan: Plan) -> Grid:
     """Contexts and splits down, both stages of the learner across."""
     stages: tuple[Stage, ...] = ("experience", "update")
     names = [name for stage in stages for name in (f"{stage}\nGiB/GPU", "\nmicro-batch", "\ntokens/GPU/s  ")]
-    chosen = {pick.context: pick.tp for pick in plan.choices if pick.stage == "update"}  # experience is as the update
+    # Experience is prepared in the layout of the update.
+    chosen = {(pick.cell.context, pick.tp) for pick in plan.choices if pick.cell.stage == "update"}
     cells = [cell for cell in plan.cells if cell.stage in stages]
     first = min(cell.tp for cell in cells)
     rows = []
     for group in _by_layout(cells):
-        shown = [text for cell in group for text in _trained(cell, chosen[cell.context] == cell.tp)]
+        shown = [text for cell in group for text in _trained(cell, (cell.context, cell.tp) in chosen)]
         rows.append((f"{group[0].context:,}" if group[0].tp == first else "", str(group[0].tp), *shown))
     title = "Learner: tokens per GPU and second; R: activations are recomputed, O: moments in host memory"
-    title += ", E8: experts spread over 8 GPUs" * any(cell.ep > 1 for cell in cells)
-    title += ", H2: 2 replicas" * any(cell.replicas > 1 for cell in cells)
+    title += ", E8: experts spread over 8 GPUs" * any(cell.choice.layout.ep > 1 for cell in cells)
+    title += ", H2: 2 replicas" * any(cell.choice.layout.replicas > 1 for cell in cells)
     return Grid(title, ("\ncontext", "\nTP", *names), tuple(rows))
 
 
@@ -166,9 +167,10 @@ def _speed(cell: PlanCell, chosen: bool) -> str:
 
 
 def _trained(cell: PlanCell, chosen: bool) -> tuple[str, str, str]:
-    marks = {"R": cell.recompute, "O": cell.offload, f"E{cell.ep}": cell.ep > 1, f"H{cell.replicas}": cell.replicas > 1}
-    how = " ".join([f"{cell.micro_batch_tokens:,}", *(mark for mark, on in marks.items() if on)])
-    return f"{cell.memory_bytes / GIB:.1f}", how, _speed(cell, chosen)
+    own, ep, replicas = cell.choice, cell.choice.layout.ep, cell.choice.layout.replicas
+    marks = {"R": own.recompute, "O": own.offload, f"E{ep}": ep > 1, f"H{replicas}": replicas > 1}
+    how = " ".join([f"{own.micro_batch_tokens:,}", *(mark for mark, on in marks.items() if on)])
+    return f"{cell.need.needed_bytes / GIB:.1f}", how, _speed(cell, chosen)
 
 
 def _spread(cells: Sequence[PlanCell]) -> str:
@@ -339,7 +341,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 def launch_flags(plan: Plan, target: str) -> list[str]:
     """A comment and a line of flags for each context."""
     flags = tomllib.loads(files("earl.planner").joinpath("emit.toml").read_text(encoding="utf-8"))[target]
-    cells = {(cell.context, cell.dp, cell.tp): cell for cell in plan.cells if cell.stage == "update"}
+    updates = {(cell.context, cell.choice.layout): cell.choice for cell in plan.cells if cell.stage == "update"}
     lines = []
     for step in plan.steps:
         layouts = {part.stage: part.layout for part in step.parts if part.layout}
@@ -347,7 +349,7 @@ def launch_flags(plan: Plan, target: str) -> list[str]:
             own, other = layouts["rollout"], layouts["update"]
             pipeline = f" x PP {own.pp}" * (own.pp > 1)
             layout = f"rollout {own.dp} x TP {own.tp}{pipeline}, update {other.dp} x TP {other.tp}"
-            values = _values(plan.asked.costs, step, own, cells[step.context, other.dp, other.tp])
+            values = _values(plan.asked.costs, step, own, updates[step.context, other])
             lines += [f"# context {step.context}: {layout}"]
             lines += [" ".join(filter(None, (flag.format(**values) for flag in flags)))]
         else:
@@ -355,11 +357,11 @@ def launch_flags(plan: Plan, target: str) -> list[str]:
     return lines
 
 
-def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: PlanCell) -> dict[str, Any]:
+def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: Choice) -> dict[str, Any]:
     engine = costs.engine(rollout.tp)
     precision = engine.precision
     prompt, reply = costs.split(step.context)
-    megatron = f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={update.tp}"
+    megatron = f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={update.layout.tp}"
     return {
         **{"costs": costs, "step": step, "rollout": rollout, "update": update, "reply": reply},
         "prompt": f"data.max_prompt_length={prompt}" if prompt else "",
@@ -367,11 +369,11 @@ def _values(costs: CostModel, step: PredictedStep, rollout: Layout, update: Plan
         "memory_share": engine.software.utilization if engine.utilization is None else engine.utilization,
         "dtype": DTYPES.get(precision.weights, "auto"),
         "executor": "--distributed-executor-backend ray" if rollout.pp > 1 else "",
-        "sharding": update.dp // update.replicas,
+        "sharding": update.layout.dp // update.layout.replicas,
         "quantization": "--quantization fp8" if precision.weights == "fp8" else "",
         "kv_cache": "--kv-cache-dtype fp8" if precision.kv == "fp8" else "",
-        "strategy": ("megatron", "megatron") if update.tp > 1 else ("fsdp2", "fsdp_config"),
-        "megatron": megatron if update.tp > 1 else "",
+        "strategy": ("megatron", "megatron") if update.layout.tp > 1 else ("fsdp2", "fsdp_config"),
+        "megatron": megatron if update.layout.tp > 1 else "",
         "rows": max(1, (update.micro_batch_tokens or 0) // step.context),
         "checkpointing": "full" if update.recompute else "none",
     }

@@ -6,7 +6,6 @@ from math import ceil
 from typing import Any
 
 from earl.config import Config
-from earl.dispatch.predicted_cost import load_at
 from earl.errors import EarlError
 from earl.parallel.cost_model import BACKWARD, GRADIENT_BYTES, CostModel
 from earl.parallel.footprint import Training
@@ -15,7 +14,6 @@ from earl.parallel.memory import Load
 from earl.parallel.throughput.step import parts
 from earl.parallel.traced import Trace, TraceJob
 from earl.planner.question import Question
-from earl.planner.stages import update_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,8 @@ def trace_question(asked: Question, learning: int) -> TraceQuestion:
     if costs.reference:
         raise EarlError("--trace traces a reference that is a copy of the policy; leave algorithm.reference out")
     for context in reversed(asked.contexts):
-        load = costs.largest(load_at(costs.config.rollout.episodes, context))
-        choice = update_choice(asked, context, learning)
+        load = costs.largest(asked.load(context))
+        choice = asked.update_choice(context, learning)
         if not costs.obstacle(choice, load):
             tokens = costs.training(choice, load).tokens
             changed = {"dtype": costs.dtype, "recompute": choice.recompute, "offload": choice.offload}

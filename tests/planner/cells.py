@@ -1,8 +1,9 @@
 """Cells made by hand."""
 
-from earl.parallel.layout import Stage
+from earl.parallel.cost_model import Need
+from earl.parallel.layout import Choice, Layout, Stage
 from earl.parallel.memory import Estimate
-from earl.planner.stages import PlanCell
+from earl.planner.plan import PlanCell
 
 
 def cell(
@@ -15,16 +16,13 @@ def cell(
 ) -> PlanCell:
     """A cell of 128 GPUs; `speed` None: it does not fit."""
     estimate = Estimate(speed, speed * (1 - spread), speed * (1 + spread)) if speed is not None else None
+    words = f"TP {tp} at {context}"
     return PlanCell(
-        stage=stage,
+        choice=Choice(stage, Layout(128 // tp, tp)),
         context=context,
+        need=Need((100 << 30) // tp, 20 << 30, "" if estimate else words),
+        verdict=words,
         responses=responses,
-        dp=128 // tp,
-        tp=tp,
-        feasible=estimate is not None,
-        verdict=f"TP {tp} at {context}",
-        memory_bytes=(100 << 30) // tp,
-        room_bytes=20 << 30,
         kv_tokens_capacity=400_000,
         waves=1,
         throughput=estimate,

@@ -6,7 +6,7 @@ from tests.planner.cells import cell
 
 def test_the_fastest_that_fits_and_by_how_much() -> None:
     (found,) = choices([cell(1024, 2, None), cell(1024, 4, 131.0), cell(1024, 8, 100.0)])
-    assert (found.tp, found.dp, found.tokens_per_gpu_s) == (4, 32, 131.0)
+    assert (found.tp, found.cell.choice.layout.dp, found.cell.throughput.value) == (4, 32, 131.0)
     assert round(found.ahead_percent, 6) == 31.0
     assert found.certain  # 131 - 13.1 > 100 + 10
 
@@ -28,7 +28,9 @@ def test_a_layout_alone_is_certain_and_ahead_of_none() -> None:
 
 def test_where_none_fits_the_one_that_comes_nearest_says_why() -> None:
     (found,) = choices([cell(1024, 4, None), cell(1024, 8, None)])
-    assert (found.tp, found.tokens_per_gpu_s, found.verdict) == (None, None, "TP 8 at 1024")
+    assert (found.tp, found.cell.throughput, found.cell.verdict) == (None, None, "TP 8 at 1024")
+    told = found.as_object
+    assert (told["tp"], told["dp"], told["verdict"]) == (None, None, "TP 8 at 1024")
 
 
 def test_where_the_choice_changes() -> None:

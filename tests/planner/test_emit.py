@@ -42,13 +42,14 @@ def test_verl_and_torchtitan_are_given_the_update_as_well() -> None:
         if (cell.stage, cell.context) == ("update", 32_768)
         and cell.tp == next(part.layout.tp for part in PLANNED.steps[1].parts if part.stage == "update")
     )
+    layout = cell.choice.layout
     verl, titan = launch_flags(PLANNED, "verl")[3], launch_flags(PLANNED, "torchtitan")[3]
     assert "trainer.nnodes=16 trainer.n_gpus_per_node=8" in verl
     assert f"actor_rollout_ref.actor.megatron.tensor_model_parallel_size={cell.tp}" in verl
-    assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={cell.micro_batch_tokens}" in verl
-    assert f"--parallelism.data_parallel_replicate_degree {cell.replicas} " in titan
-    assert f"--parallelism.data_parallel_shard_degree {cell.dp // cell.replicas} " in titan
-    assert f"--activation_checkpoint.mode {'full' if cell.recompute else 'none'}" in titan
+    assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={cell.choice.micro_batch_tokens}" in verl
+    assert f"--parallelism.data_parallel_replicate_degree {layout.replicas} " in titan
+    assert f"--parallelism.data_parallel_shard_degree {layout.dp // layout.replicas} " in titan
+    assert f"--activation_checkpoint.mode {'full' if cell.choice.recompute else 'none'}" in titan
 
 
 def test_a_context_that_does_not_fit_is_a_comment() -> None:

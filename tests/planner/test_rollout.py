@@ -1,7 +1,7 @@
 """Cells of the rollout follow from the room for keys and values."""
 
 from earl.parallel.throughput.step import fitted
-from earl.planner.stages import rollout_cells
+from earl.planner.plan import rollout_cells
 from tests.planner.asked import asked
 
 
@@ -20,14 +20,14 @@ def test_tokens_that_fit_waves_and_oversubscription() -> None:
     assert few.verdict == f"{room:,} tokens of context fit: all 8 responses at once"
     assert f"fit: {room // 8192} of 128 responses at once, in {many.waves} waves" in many.verdict
     assert few.oversubscription == 8 * 8192 / room
-    assert few.dp == 32  # 128 GPUs / 4
-    assert few.memory_bytes < many.memory_bytes <= many.room_bytes
+    assert few.choice.layout.dp == 32  # 128 GPUs / 4
+    assert few.need.needed_bytes < many.need.needed_bytes <= many.need.room_bytes
 
 
 def test_every_cell_that_fits_stays_within_its_room() -> None:
     for cell in cells().values():
-        assert cell.feasible == (cell.memory_bytes <= cell.room_bytes)
-        assert cell.feasible == (cell.throughput is not None)
+        fits = cell.need.needed_bytes <= cell.need.room_bytes
+        assert fits == (not cell.need.why_not) == (cell.throughput is not None) == cell.as_object["feasible"]
 
 
 def test_the_more_is_asked_of_it_the_more_an_engine_is_oversubscribed() -> None:
