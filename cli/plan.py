@@ -13,7 +13,7 @@ from earl.cli.options import declared, print_json
 from earl.cli.recipes import resolve
 from earl.cli.text import one_line, print_table
 from earl.config import Config, ModelConfig
-from earl.dispatch.predicted_cost import MIB, RATES, CostLine, contexts, entry, sizes
+from earl.dispatch.predicted_cost import RATES, CostLine, contexts, entry, sizes
 from earl.dispatch.rows import Columns, token_bytes
 from earl.dispatch.rows import columns as named
 from earl.errors import EarlError, unknown
@@ -24,7 +24,7 @@ from earl.parallel.throughput.measured import read, recalibrated
 from earl.parallel.throughput.step import TENSORRT_LLM, TRITON, VLLM, VLLM_0_5, Precision
 from earl.planner.plan import Plan, plan
 from earl.planner.question import ANY, Question, Wish, question
-from earl.planner.sheet import Grid, comparison_grid, launch_flags, layout_text, sheet
+from earl.planner.sheet import Grid, blocks, comparison_grid, head, launch_flags, transfer
 from earl.planner.tracing import trace_question
 from earl.planner.workload import TracedCall, read_calls, recorded_call
 from earl.planner.workload import sizes as sizes_of_tools
@@ -85,15 +85,9 @@ def _show_transfers(
 
 
 def _costs(title: str, first: str, lines: Iterable[tuple[str, CostLine]]) -> Grid:
-    """One row per line: layouts, MiB, and for each rate the seconds through a controller and directly."""
     rates = [name for gbps in RATES for name in (f"{gbps} Gbps\ncentral", "\ndirect")]
-    rows = []
-    for name, line in lines:
-        layouts = f"{layout_text(line.prepared)}→{layout_text(line.learned)}{'' if line.fits else '*'}"
-        sizes = [f"{count / MIB:,.1f}" for count in (line.bytes, line.across_bytes, line.bound_bytes)]
-        took = [duration(seconds) for own in line.times for seconds in (own.centralised_s, own.direct_s)]
-        rows.append((name, layouts, *sizes, *took))
-    return Grid(title, (f"\n{first}", "\nlayouts", "MiB\nbatch", "\ncrosses", "\nbound", *rates), tuple(rows))
+    rows = tuple((name, *transfer(line, line.times)) for name, line in lines)
+    return Grid(title, (f"\n{first}", "\nlayouts", "MiB\nbatch", "\ncrosses", "\nbound", *rates), rows)
 
 
 def _columns(names: str | None, config: Config) -> Columns:
@@ -221,16 +215,13 @@ def plans(found: Sequence[Plan], price: float | None, as_json: bool, target: str
 
 
 def _show(one: Plan, price: float | None) -> None:
-    page = sheet(one, price)
-    click.echo("\n".join(one_line(line) for line in page.head))
-    for grid in page.grids:
+    click.echo("\n".join(map(one_line, head(one))))
+    for block in blocks(one, price):
         click.echo()
-        _print(grid)
-    click.echo("\nThe choice, by context")
-    click.echo("\n".join(f"  {line}" for line in page.choices))
-    for grid in (*page.step, *page.traced):
-        click.echo()
-        _print(grid)
+        if isinstance(block, Grid):
+            _print(block)
+        else:
+            click.echo("\n".join(block))
 
 
 def _print(grid: Grid) -> None:

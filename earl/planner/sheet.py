@@ -1,7 +1,7 @@
 """A plan in words, in reading order: the same in a terminal and on a page; and as flags of other programs."""
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import groupby, pairwise
@@ -9,7 +9,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Any
 
-from earl.dispatch.predicted_cost import MIB, load_at
+from earl.dispatch.predicted_cost import MIB, CostLine, Time
 from earl.formats import duration, short, three_digits
 from earl.parallel.cost_model import CostModel
 from earl.parallel.hardware import GIB
@@ -45,16 +45,18 @@ def step_grid(steps: Sequence[PredictedStep], price: float | None) -> Grid:
     return Grid(title, ("context", *stages, "a step", "80 %", *_cost_names(price)), tuple(rows))
 
 
-def dispatch_grid(steps: Sequence[PredictedStep], gbps: float) -> Grid:
+def dispatch_grid(lines: Sequence[CostLine], gbps: float) -> Grid:
     """Contexts down: bytes of a step's rows, how many leave their host, and the time of that."""
-    rows = []
-    for entry in (each.dispatch for each in steps if each.dispatch):
-        sizes = [f"{count / MIB:,.1f}" for count in (entry.bytes, entry.across_bytes, entry.bound_bytes)]
-        took = [duration(seconds) for seconds in (entry.times[-1].centralised_s, entry.times[-1].direct_s)]
-        between = f"{layout_text(entry.prepared)} → {layout_text(entry.learned)}"
-        rows.append((f"{entry.context:,}", f"{entry.tokens:,}", between, *sizes, *took))
+    rows = tuple((f"{line.context:,}", f"{line.tokens:,}", *transfer(line, line.times[-1:])) for line in lines)
     names = ("context", "tokens", "dp x TP", "MiB", "leave hosts", "busiest link", "controller", "direct")
-    return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, tuple(rows))
+    return Grid(f"Dispatch of a step's rows, at {gbps:g} Gbit/s between hosts", names, rows)
+
+
+def transfer(line: CostLine, times: Sequence[Time]) -> list[str]:
+    """Layouts, MiB, and at each rate the time through a controller and directly."""
+    layouts = f"{layout_text(line.prepared)} → {layout_text(line.learned)}{'' if line.fits else '*'}"
+    sizes = [f"{count / MIB:,.1f}" for count in (line.bytes, line.across_bytes, line.bound_bytes)]
+    return [layouts, *sizes, *(duration(took) for own in times for took in (own.centralised_s, own.direct_s))]
 
 
 def comparison_grid(plans: Sequence[Plan], price: float | None) -> Grid:
@@ -261,10 +263,8 @@ def _split(run: Switch) -> str:
     return f"TP {run.tp}" if run.tp else "no layout fits"
 
 
-def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
-    """The tables of a trace of the learner's code, and its differences from the plan; none without a trace."""
-    if traced is None:
-        return ()
+def trace_grids(traced: TracedPlan) -> tuple[Grid, ...]:
+    """The tables of a trace of the learner's code, and its differences from the plan."""
     stages, job = traced.trace.stages, traced.trace.job
     of_stages, exchanges, operators, sums, units = [], [], [], [], {"GiB": GIB, "TFLOP": TERA}
     for own in stages:
@@ -292,27 +292,19 @@ def trace_grids(traced: TracedPlan | None) -> tuple[Grid, ...]:
 TERA = 1e12
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    head: tuple[str, ...]
-    grids: tuple[Grid, ...]
-    choices: tuple[str, ...]  # where the layout changes, by stage and load
-    step: tuple[Grid, ...]  # the recipe's step, and its dispatch
-    traced: tuple[Grid, ...] = ()
-
-
-def sheet(plan: Plan, price: float | None) -> Sheet:
-    """The sheet of a plan. `price` is per GPU-hour; None: without cost."""
-    maps = [map_grid(plan, before, after) for before, after in pairwise(plan.fitting)]
-    moved = any(each.dispatch for each in plan.steps)
-    dispatched = [dispatch_grid(plan.steps, plan.asked.costs.network_gbps)] if moved else []
-    return Sheet(
-        head=tuple(head(plan)),
-        grids=(rollout_grid(plan), *maps, training_grid(plan)),
-        choices=(*step_lines(plan), *switch_lines(plan), *without_fit(plan), uncertain_choices(plan), *fp8_hint(plan)),
-        step=(step_grid(plan.steps, price), *dispatched),
-        traced=trace_grids(plan.traced),
-    )
+def blocks(plan: Plan, price: float | None) -> Iterator[Grid | list[str]]:
+    """What follows the head: tables and lines. `price` is per GPU-hour; None: without cost."""
+    yield rollout_grid(plan)
+    for before, after in pairwise(plan.fitting):
+        yield map_grid(plan, before, after)
+    yield training_grid(plan)
+    chosen = (*step_lines(plan), *switch_lines(plan), *without_fit(plan), uncertain_choices(plan), *fp8_hint(plan))
+    yield ["The choice, by context", *(f"  {line}" for line in chosen)]
+    yield step_grid(plan.steps, price)
+    if dispatched := [each.dispatch for each in plan.steps if each.dispatch]:
+        yield dispatch_grid(dispatched, plan.asked.costs.network_gbps)
+    if plan.traced:
+        yield from trace_grids(plan.traced)
 
 
 def fp8_hint(plan: Plan) -> list[str]:
@@ -321,7 +313,7 @@ def fp8_hint(plan: Plan) -> list[str]:
     precision = costs.engine(1).precision
     if not steps or costs.measured or precision.weights not in ("bf16", "fp16") or costs.device.fewest_bits > 8:
         return []
-    own, load = steps[-1], load_at(steps[-1].episodes, steps[-1].context)
+    own, load = steps[-1], plan.asked.load(steps[-1].context)
     narrow = replace(costs, precision=replace(precision, weights="fp8", kv=precision.weights))
     choice = narrow.best(narrow.rollout_choices(plan.sampling), load)
     took, before = narrow.estimate(choice, load).value, own.parts[0].seconds.value

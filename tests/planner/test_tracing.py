@@ -8,7 +8,7 @@ from earl.errors import EarlError
 from earl.parallel.layout import Layout
 from earl.parallel.traced import Exchange, StageTrace, Trace, TraceJob
 from earl.planner.plan import plan
-from earl.planner.sheet import sheet
+from earl.planner.sheet import Grid, blocks
 from earl.planner.tracing import trace_question
 from tests.planner.asked import asked
 
@@ -76,8 +76,10 @@ def test_a_trace_is_told_beside_the_plan() -> None:
 
     without = plan(question)
     assert without.as_object(None)["trace"] is None
-    assert sheet(without, None).traced == ()
-    grids = sheet(replace(without, traced=told), None).traced
+    shown, more = ([*blocks(one, None)] for one in (without, replace(without, traced=told)))
+    assert more[: len(shown)] == shown
+    grids = [grid for grid in more[len(shown) :] if isinstance(grid, Grid)]
+    assert len(grids) == len(more) - len(shown) == 4
     assert "rank 0 of 128" in grids[0].title
     assert grids[0].rows[1] == (
         "update",
