@@ -9,11 +9,7 @@ https://github.com/NVIDIA/TensorRT-LLM at 258c754, docs/source/performance/perf-
 lambda-vllm-0.5.4 from https://github.com/LambdaLabsML/vllm-benchmark at 0e8fc5d, benchmark_v0.md. A blank value: not
 run, or did not fit. A rate of inf: all requests at once. Numbers of requests that the pages leave out are those of the
 scripts that make TensorRT-LLM's data sets, and prompts and replies of vLLM's chats those that its benchmark's filter
-leaves. `chat` is 1 where lengths vary as in chats.
-
-Times in published/layer_times.csv are medians from https://github.com/microsoft/vidur at 7d47513 (MIT): sums of a
-layer's four matrix products, by tokens, and all-reduces within a fully linked host, by bytes. Numbers are facts; the
-pages' text and programs are not copied.
+leaves. `chat` is 1 where lengths vary as in chats. Numbers are facts; the pages' text and programs are not copied.
 """
 
 import csv
@@ -234,30 +230,6 @@ def _arriving(row: ThroughputMeasurement, own: Values) -> float:
     return load.responses * load.reply_tokens / seconds
 
 
-def kernels(own: Values) -> dict[str, dict[str, Any]]:
-    """Errors of single operations. Nothing is fitted to them, since serving engines use other kernels, in graphs; only
-    priors were chosen with these times in view. They do not include the time between kernels."""
-    ratios: dict[str, list[float]] = {"products": [], "all_reduces": []}
-    shape = catalogue()["Llama-3.1-70B"].shape
-    for row in table("layer_times.csv"):
-        size, engine = float(row["size"]), Engine(shape, devices()[row["gpu"]], int(row["processes"]))
-        if row["op"] == "products":
-            layer = replace(
-                shape, kv_heads=int(row["kv_heads"]), intermediate=int(row["intermediate"]), layers=1, vocab=0
-            )
-            heads = 2 * layer.head_dim * (layer.heads + layer.kv_heads)
-            layer = replace(layer, parameters=layer.hidden * (heads + 3 * layer.intermediate))  # without embeddings
-            guess = step.step_seconds(replace(engine, shape=layer), StepLoad(size, 0.0), own).weights
-        else:
-            guess = step.all_reduce_seconds(engine, size, own)
-        ratios[row["op"]].append(1000 * guess / float(row["milliseconds"]))
-    return {name: _summary(np.array(found) - 1) for name, found in ratios.items()}
-
-
-def _summary(off: Vector) -> dict[str, Any]:
-    return {"rows": len(off), "mean_error": float(off.mean()), "mean_absolute_error": float(np.abs(off).mean())}
-
-
 NEAR = 0.03
 """Relative distance from the best that still counts as right."""
 
@@ -341,7 +313,6 @@ def run(write: bool = False) -> dict[str, Any]:
         "in_sample": _judged([Guess(row, of(best, row)) for row in rows], lambda row: row.source),
         "left_out": {name: _left_out(rows, best, key) for name, key in LEFT_OUT.items()},
         "contexts": {"labels": len(served()), "right": sum(map(_fits, served()))},
-        "kernels": kernels(best.values),
         "coefficients": best.values,
         "deviations": best.deviations,
         "variances": best.variances,

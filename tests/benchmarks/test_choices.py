@@ -2,8 +2,7 @@
 
 import pytest
 
-from earl.benchmarks.calibration import choices, kernels, measured
-from earl.parallel.throughput.step import fitted
+from earl.benchmarks.calibration import choices, measured
 
 
 def cell(context: tuple[float, float]):
@@ -29,10 +28,3 @@ def test_a_wrong_one_loses_what_the_best_has_more() -> None:
     found = choices({row: 1e6 if row.engine.tp == 4 else 1.0 for row in rows})
     assert found["worst_regret"] == pytest.approx(1 - 11_511.93 / 4 / (6169.58 / 2))
     assert (found["right"], found["near"]) == (0, 0)
-
-
-def test_single_operations_are_met_though_nothing_is_fitted_to_them() -> None:
-    found = kernels(fitted().values)
-    assert (found["products"]["rows"], found["all_reduces"]["rows"]) == (176, 150)
-    assert found["products"]["mean_absolute_error"] < 0.10
-    assert found["all_reduces"]["mean_absolute_error"] < 0.35
