@@ -226,7 +226,7 @@ def _arriving(row: ThroughputMeasurement, own: Values) -> float:
         return inf
     last = StepLoad(max(1.0, count / 2), load.prompt_tokens + load.reply_tokens / 2)
     tail = load.reply_tokens * (1 + own["chat_longest"] if row.chat else 2) / 2
-    seconds = load.responses / row.rate + tail * step.step_seconds(row.engine, last, own).total
+    seconds = load.responses / row.rate + tail * step.step_seconds(row.engine, last, own)
     return load.responses * load.reply_tokens / seconds
 
 

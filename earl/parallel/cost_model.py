@@ -335,7 +335,7 @@ class CostModel:
         batch = serving.StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
         speed = engine.precision.flops(self.device) * own["compute"]
         head = 2 * serving.parts(self.shape).head * way.portion / way.tp / speed
-        computing = (serving.step_seconds(engine, batch, own).total + head) / SPEED
+        computing = (serving.step_seconds(engine, batch, own) + head) / SPEED
         return computing + self._gathering_seconds(way, engine) + self._travelling_seconds(way)
 
     def _gathering_seconds(self, way: Training, engine: serving.Engine) -> float:

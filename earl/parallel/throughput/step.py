@@ -288,56 +288,36 @@ class StepLoad:
     prompt_context: float = 0.0  # tokens that each of these attends to, on average
 
 
-@dataclass(frozen=True, slots=True)
-class StepSeconds:
-    """Time of a step by cause."""
-
-    weights: float  # reading and multiplying
-    contexts: float  # reading keys and values
-    prompts: float  # attention of prompts
-    all_reduce: float
-    activations: float  # norms, gates, residual streams
-    overhead: float  # between kernels and between steps
-    scale: float = 1.0  # of all of them
-
-    @property
-    def total(self) -> float:
-        parts = self.weights + self.contexts + self.prompts + self.all_reduce + self.activations + self.overhead
-        return self.scale * parts
-
-
 def average_step(engine: Engine, batch: StepLoad, prompt: float, own: Values) -> float:
     """Mean seconds of steps that read `batch.prompt_tokens` on average: whole prompts in some, and none in the others.
     27 sequences, of each 2,048 tokens read and 128 written: 432 tokens of prompts a step, in 0.21 of the steps."""
     whole = min(max(prompt, batch.prompt_tokens), engine.software.step_tokens - batch.sequences)
     if whole <= batch.prompt_tokens:
-        return step_seconds(engine, batch, own).total
+        return step_seconds(engine, batch, own)
     share = batch.prompt_tokens / whole
     without = step_seconds(engine, replace(batch, prompt_tokens=0.0), own)
     reading = step_seconds(engine, replace(batch, prompt_tokens=whole), own)
-    return without.total * (1 - share) + reading.total * share
+    return without * (1 - share) + reading * share
 
 
-def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> StepSeconds:
+def step_seconds(engine: Engine, batch: StepLoad, own: Values) -> float:
     shape, device, tp = engine.shape, engine.device, engine.tp
     tokens = batch.sequences + batch.prompt_tokens
     queries = shape.heads * shape.head_dim
+    contexts = batch.sequences * batch.context * token_seconds(engine, own)
     attended = 4 * queries * shape.layers * batch.prompt_tokens * batch.prompt_context
+    prompts = attended / tp / (engine.precision.kv_flops(device) * own["attention"])
+    all_reduce = 2 * shape.layers * all_reduce_seconds(engine, tokens * shape.hidden * ACTIVATION_BYTES, own)
     width = shape.hidden + (shape.intermediate + queries) / tp
-    between = own["host"] * (own["step"] + own["sequence"] * batch.sequences)
     passed = tokens * width * (NARROW_ACTIVATION_BYTES if engine.precision.narrow(device) else ACTIVATION_BYTES)
-    return StepSeconds(
-        weights=_weights(engine, batch, own),
-        contexts=batch.sequences * batch.context * _token_seconds(engine, own),
-        prompts=attended / tp / (engine.precision.kv_flops(device) * own["attention"]),
-        all_reduce=2 * shape.layers * all_reduce_seconds(engine, tokens * shape.hidden * ACTIVATION_BYTES, own),
-        activations=shape.layers * passed * own["passes"] / device.memory_bandwidth,
-        overhead=shape.layers * own["layer"] + between,
-        scale=own["scale"],
-    )
+    activations = shape.layers * passed * own["passes"] / device.memory_bandwidth  # norms, gates, residual streams
+    between = own["host"] * (own["step"] + own["sequence"] * batch.sequences)
+    overhead = shape.layers * own["layer"] + between  # between kernels and between steps
+    weights = weights_seconds(engine, batch, own)
+    return own["scale"] * (weights + contexts + prompts + all_reduce + activations + overhead)
 
 
-def _token_seconds(engine: Engine, own: Values) -> float:
+def token_seconds(engine: Engine, own: Values) -> float:
     """Time to read one token's keys and values; with few heads a device is further from its bandwidth."""
     halvings = max(0.0, log2(MANY_HEADS / max(1.0, engine.shape.kv_heads / engine.tp)))
     return engine.token_bytes * (1 + own["heads"] * halvings) / (engine.device.memory_bandwidth * own["kv"])
@@ -352,8 +332,8 @@ def all_reduce_seconds(engine: Engine, size_bytes: float, own: Values) -> float:
     return own["all_reduce"] + own["all_reduce_large"] * large + sent / (engine.device.link_bandwidth * own["link"])
 
 
-def _weights(engine: Engine, batch: StepLoad, own: Values) -> float:
-    """The longer of reading and multiplying, with a smooth bend."""
+def weights_seconds(engine: Engine, batch: StepLoad, own: Values) -> float:
+    """The longer of reading and multiplying them, with a smooth bend."""
     part, precision, device = parts(engine.shape), engine.precision, engine.device
     tokens = batch.sequences + batch.prompt_tokens
     size = part.read(tokens) * precision.weight_bytes + part.head * precision.word_bytes

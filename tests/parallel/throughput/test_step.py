@@ -19,8 +19,10 @@ from earl.parallel.throughput.step import (
     fitted,
     parts,
     step_seconds,
+    token_seconds,
     uncalibrated,
     weight_bytes,
+    weights_seconds,
 )
 
 LLAMA = known("Llama-3.1-8B").shape
@@ -31,23 +33,24 @@ OWN = fitted().values
 
 def test_one_sequence_waits_for_weights() -> None:
     """7.5 billion numbers of 2 bytes: 15 GB at 3.35 TB/s; the words are looked up, not read."""
-    step = step_seconds(Engine(LLAMA, H100, 1), StepLoad(1, 0), OWN)
+    seconds = weights_seconds(Engine(LLAMA, H100, 1), StepLoad(1, 0), OWN)
     read = (LLAMA.parameters - 128_256 * 4096) * 2
-    assert step.weights == pytest.approx(read / (H100.memory_bandwidth * OWN["memory"]), rel=1e-2)
-    assert step.contexts == step.prompts == step.all_reduce == 0
+    assert seconds == pytest.approx(read / (H100.memory_bandwidth * OWN["memory"]), rel=1e-2)
 
 
 def test_many_tokens_wait_for_products() -> None:
-    step = step_seconds(Engine(LLAMA, H100, 1), StepLoad(0, 0, prompt_tokens=100_000), OWN)
+    seconds = weights_seconds(Engine(LLAMA, H100, 1), StepLoad(0, 0, prompt_tokens=100_000), OWN)
     products = 2 * parts(LLAMA).dense * 100_000
-    assert step.weights == pytest.approx(products / (H100.bf16_flops * OWN["compute"]), rel=0.01)
+    assert seconds == pytest.approx(products / (H100.bf16_flops * OWN["compute"]), rel=0.01)
 
 
 def test_contexts_of_eight_heads_are_read_at_full_speed_and_those_of_fewer_are_not() -> None:
     """8 heads: 128 KiB a token. Over 8 devices one each, three halvings."""
-    whole = step_seconds(Engine(LLAMA, H100, 1), StepLoad(10, 1000), OWN).contexts
-    assert whole == pytest.approx(10_000 * 128 * 1024 / (H100.memory_bandwidth * OWN["kv"]))
-    split = step_seconds(Engine(LLAMA, H100, 8), StepLoad(10, 1000), OWN).contexts
+    engine = Engine(LLAMA, H100, 1)
+    whole, split = (token_seconds(replace(engine, tp=tp), OWN) for tp in (1, 8))
+    assert whole == pytest.approx(128 * 1024 / (H100.memory_bandwidth * OWN["kv"]))
+    longer = step_seconds(engine, StepLoad(10, 1000), OWN) - step_seconds(engine, StepLoad(10, 0), OWN)
+    assert longer == pytest.approx(OWN["scale"] * 10_000 * whole)
     assert split == pytest.approx(whole / 8 * (1 + 3 * OWN["heads"]))
 
 
@@ -63,8 +66,8 @@ def test_a_prompt_is_read_at_once_in_some_steps() -> None:
     """432 tokens a step of prompts of 2,048: in 432 / 2,048 of the steps."""
     engine = Engine(LLAMA, H100, 1)
     batch = StepLoad(27, 2000, prompt_tokens=432, prompt_context=1024)
-    without = step_seconds(engine, StepLoad(27, 2000), OWN).total
-    reading = step_seconds(engine, StepLoad(27, 2000, 2048, 1024), OWN).total
+    without = step_seconds(engine, StepLoad(27, 2000), OWN)
+    reading = step_seconds(engine, StepLoad(27, 2000, 2048, 1024), OWN)
     share = 432 / 2048
     assert average_step(engine, batch, 2048, OWN) == pytest.approx(without * (1 - share) + reading * share)
 
@@ -82,10 +85,10 @@ def test_a_mixture_reads_the_experts_that_a_batch_hits() -> None:
 
 def test_experts_multiply_tiles_that_are_half_empty() -> None:
     """Of 8,192 tokens each expert is given 2,048, and half a tile of 32 beside: 1.6 % more."""
-    step = step_seconds(Engine(MIXTRAL, H100, 1), StepLoad(0, 0, prompt_tokens=8192), OWN)
+    seconds = weights_seconds(Engine(MIXTRAL, H100, 1), StepLoad(0, 0, prompt_tokens=8192), OWN)
     part = parts(MIXTRAL)
     products = part.dense * 8192 + part.experts * (2048 + 32) / OWN["experts"]
-    assert step.weights == pytest.approx(2 * products / (H100.bf16_flops * OWN["compute"]), rel=0.1)
+    assert seconds == pytest.approx(2 * products / (H100.bf16_flops * OWN["compute"]), rel=0.1)
 
 
 def test_words_keep_16_bits_where_layers_are_quantized() -> None:
@@ -129,5 +132,5 @@ def test_a_version_an_engine_or_a_kind_of_number_in_no_table_widens_what_is_know
 
 def test_everything_takes_longer_by_the_scale() -> None:
     engine, load = Engine(LLAMA, H100, 1), StepLoad(8, 1000)
-    slow = step_seconds(engine, load, {**OWN, "scale": 1.5 * OWN["scale"]}).total
-    assert slow == pytest.approx(1.5 * step_seconds(engine, load, OWN).total)
+    slow = step_seconds(engine, load, {**OWN, "scale": 1.5 * OWN["scale"]})
+    assert slow == pytest.approx(1.5 * step_seconds(engine, load, OWN))
