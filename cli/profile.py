@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STAGES = {"rollout": "rollout", "update": "experience, update"}
 """Experience and update are measured together, since the learner's ranks run both."""
-COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "expected before, or why it was not tried")
+COLUMNS = ("stage", "layout", "context", "episodes", "measured", "times", "why it was not tried")
 
 
 @declared("profile")
@@ -98,8 +98,7 @@ def _rows(outcome: "CampaignResult") -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for one in sorted(outcome.profile.timings.values(), key=_place):
         spread = f" ± {one.spread:.2g}" if one.count > 1 else ""
-        before = f"{one.expected.seconds:.3g} s ({one.expected.origin})" if one.expected else "nothing known"
-        rows.append((*_cells(one), f"{one.seconds:.3g} s{spread}", str(one.count), before))
+        rows.append((*_cells(one), f"{one.seconds:.3g} s{spread}", str(one.count), ""))
     rows += [(*_cells(left), "not tried", "", one_line(left.why)) for left in sorted(outcome.skipped, key=_place)]
     return rows
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from earl.parallel.layout import Bucket, Choice, bucket_of
-from earl.parallel.memory import Load, Origin
+from earl.parallel.memory import Load
 
 REMEMBERED = 30
 """Most measurements of a cell that count, so that it follows a machine that changes."""
@@ -211,21 +211,12 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """The expectation before a measurement."""
-
-    seconds: float
-    origin: Origin  # `predicted` or `corrected`
-
-
-@dataclass(frozen=True, slots=True)
 class Timing:
     point: Point
     seconds: float  # mean of the measurements
     spread: float  # standard deviation of the measurements; 0 for a single one
     count: int  # of measurements
     measured_at: str  # ISO 8601, in UTC
-    expected: Expected | None = None  # before the measurement; None: the speed of the machines was unknown
 
     def as_object(self) -> dict[str, Any]:
         own = asdict(self)

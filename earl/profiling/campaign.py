@@ -20,7 +20,7 @@ from earl.errors import EarlError, OutOfMemory
 from earl.layouts import Layouts
 from earl.observer import Observer
 from earl.parallel.layout import Choice, Stage
-from earl.parallel.profile import SURPRISING, Expected, Point, Skipped, Timing, place_of, spread_of
+from earl.parallel.profile import SURPRISING, Point, Skipped, Timing, place_of, spread_of
 from earl.parallel.selector.selector import Costs
 from earl.placement.backend import Backend, on_cluster
 from earl.placement.costs import candidates, costs_of
@@ -38,11 +38,8 @@ HOPELESS = exp(SURPRISING)
 
 
 class Expectation:
-    """Expected times of points, from the model's ratios and the measurements of other points.
-
-    For a measured layout the model predicts only the change with contexts and load. The prediction for an unmeasured
-    layout is too uncertain to skip it: every layout is measured once.
-    """
+    """Expected times of points, from measurements of the same layout: the model predicts only the change with contexts
+    and load. Its prediction for an unmeasured layout is too uncertain to skip that: every layout is measured once."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -51,15 +48,13 @@ class Expectation:
     def learn(self, timing: Timing) -> None:
         self._known.setdefault(timing.point.choice.stage, []).append(timing)
 
-    def of(self, point: Point) -> Expected | None:
-        """Expected time of a point; None while the stage has no measurement."""
-        known = self._known.get(point.choice.stage, [])
-        own = [timing for timing in known if timing.point.choice == point.choice]
-        if not known:
+    def seconds(self, point: Point) -> float | None:
+        """Expected time of a point; None while its layout has no measurement."""
+        own = [timing for timing in self._known.get(point.choice.stage, []) if timing.point.choice == point.choice]
+        if not own:
             return None
-        nearest = min(own or known, key=lambda timing: _distance(timing.point, point))
-        seconds = nearest.seconds * self._counted(point) / self._counted(nearest.point)
-        return Expected(seconds, "corrected" if own else "predicted")
+        nearest = min(own, key=lambda timing: _distance(timing.point, point))
+        return nearest.seconds * self._counted(point) / self._counted(nearest.point)
 
     def obstacle(self, point: Point) -> str:
         """Why a point is not measured; empty when it is."""
@@ -68,13 +63,11 @@ class Expectation:
             return f"does not fit: {needed}"
         place, known = (point.tokens, point.sequences), self._known.get(point.choice.stage, [])
         alike = [timing for timing in known if (timing.point.tokens, timing.point.sequences) == place]
-        expected, best = self.of(point), min(alike, key=lambda timing: timing.seconds, default=None)
-        if best is None or expected is None or expected.origin == "predicted":
-            return ""
-        if expected.seconds <= HOPELESS * best.seconds:
+        expected, best = self.seconds(point), min(alike, key=lambda timing: timing.seconds, default=None)
+        if best is None or expected is None or expected <= HOPELESS * best.seconds:
             return ""
         return (
-            f"expected to take {expected.seconds:.3g} s ({expected.origin}), more than {HOPELESS:.1f} times the "
+            f"expected to take {expected:.3g} s (corrected), more than {HOPELESS:.1f} times the "
             f"{best.seconds:.3g} s of {best.point.choice} (measured)"
         )
 
@@ -221,10 +214,9 @@ class _Trials:
             self._outcome.profile.switches[choice] = time.perf_counter() - began
 
     def _measure(self, point: Point) -> None:
-        profile, expected = self._outcome.profile, self.expectation.of(point)
-        taken = self._times(point)
+        profile, taken = self._outcome.profile, self._times(point)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        profile.timings[point] = timing = Timing(point, *spread_of(taken), len(taken), now, expected)
+        profile.timings[point] = timing = Timing(point, *spread_of(taken), len(taken), now)
         write(profile)
         self.expectation.learn(timing)
         self._outcome.measured += 1

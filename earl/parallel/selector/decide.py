@@ -105,7 +105,10 @@ class Decision:
     stage: Stage
     choice: Choice
     before: Choice | None  # the earlier choice; None at the first decision
-    reason: str  # one of REASONS
+    reason: str
+    """`first`: the first choice; `stays`: no other is faster by enough; `faster`: saves more than the switch costs;
+    `trial`: may be faster, and a step of it costs less than what it tells is worth, or back from such a step; `forced`:
+    the present one does not fit, or soon will not; `held`: another would be faster, but it was left too recently."""
     why: str  # the reason with its numbers
     inputs: Inputs
     state: StageState  # before the decision
@@ -113,16 +116,6 @@ class Decision:
     @property
     def switched(self) -> bool:
         return self.before is not None and self.choice != self.before
-
-
-REASONS = {
-    "first": "the first choice",
-    "stays": "no other is faster by enough",
-    "faster": "saves more than the switch costs",
-    "trial": "may be faster, and a step of it costs less than what it tells is worth; or back from such a step",
-    "forced": "the present one does not fit, or soon will not",
-    "held": "another would be faster, but it was left too recently",
-}
 
 
 Floats = NDArray[np.float64]

@@ -262,9 +262,6 @@ class Engine:
         """Tokens of context in all devices together."""
         return max(0, int(self.room_bytes(coefficients) / self.token_bytes))
 
-    def over(self, tp: int) -> "Engine":
-        return replace(self, tp=tp)
-
 
 SHARPNESS = 3.0
 """Sharpness of the roofline's bend where reading weights and multiplying them take equally long: 1 adds the two,

@@ -6,7 +6,7 @@ import pytest
 
 from earl.parallel.layout import Choice, Layout
 from earl.parallel.memory import Load
-from earl.parallel.profile import Expected, Point, Timing, spread_of
+from earl.parallel.profile import Point, Timing, spread_of
 from earl.profiling.campaign import Expectation, contexts_of, loads_of
 
 SMALL, LARGE, HUGE = (Choice("rollout", Layout(4 // tp, tp)) for tp in (1, 2, 4))
@@ -27,16 +27,13 @@ def timing(choice, seconds, tokens=100):
     return Timing(Point(choice, tokens, 8), seconds, 0.0, 1, "2026-11-21T03:00:00+00:00")
 
 
-def test_nothing_is_expected_before_something_was_measured():
-    assert Expectation(Model()).of(Point(SMALL, 100, 8)) is None
-    assert Expectation(Model()).obstacle(Point(HUGE, 100, 8)) == ""
-
-
-def test_the_first_measurement_says_how_fast_the_machines_are():
+def test_nothing_is_expected_of_a_layout_before_it_was_measured():
     known = Expectation(Model())
+    assert known.seconds(Point(SMALL, 100, 8)) is None
     known.learn(timing(SMALL, 0.5))  # 100 predicted: 0.005 s for each
-    assert known.of(Point(LARGE, 100, 8)) == Expected(pytest.approx(1.0), "predicted")  # 200 x 0.005
-    assert known.of(Point(SMALL, 50, 8)) == Expected(pytest.approx(0.25), "corrected")
+    assert known.seconds(Point(SMALL, 50, 8)) == pytest.approx(0.25)
+    assert known.seconds(Point(LARGE, 100, 8)) is None
+    assert known.obstacle(Point(HUGE, 100, 8)) == ""
 
 
 def test_a_layout_that_would_be_slower_even_if_it_surprised_is_left_once_it_was_tried():
@@ -56,8 +53,8 @@ def test_the_nearest_measurement_of_a_layout_counts():
     known = Expectation(Model())
     known.learn(timing(SMALL, 0.25, tokens=50))
     known.learn(timing(SMALL, 1.0, tokens=100))
-    assert known.of(Point(SMALL, 25, 8)).seconds == pytest.approx(0.125)  # half of 0.25
-    assert known.of(Point(SMALL, 90, 8)).seconds == pytest.approx(0.9)  # 0.9 of 1.0
+    assert known.seconds(Point(SMALL, 25, 8)) == pytest.approx(0.125)  # half of 0.25
+    assert known.seconds(Point(SMALL, 90, 8)) == pytest.approx(0.9)  # 0.9 of 1.0
 
 
 def test_what_does_not_fit_is_not_tried():
@@ -73,7 +70,7 @@ def test_contexts_and_loads_follow_from_the_recipe():
 
 
 def test_a_timing_is_json_that_says_where_its_seconds_are_from():
-    one = replace(timing(LARGE, 1.5), expected=Expected(1.2, "corrected"), count=3, spread=0.1)
+    one = replace(timing(LARGE, 1.5), count=3, spread=0.1)
     assert one.as_object()["origin"] == "measured"
 
 

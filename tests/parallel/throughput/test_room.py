@@ -1,5 +1,7 @@
 """KV room: what weights and workspace leave of each device, written out."""
 
+from dataclasses import replace
+
 from earl.parallel.hardware import GIB, devices
 from earl.parallel.memory import known
 from earl.parallel.throughput.step import TENSORRT_LLM, Engine, Precision, fitted
@@ -26,7 +28,7 @@ def test_tensorrt_takes_a_share_of_what_is_free() -> None:
 
 def test_fewer_heads_than_devices_are_copied() -> None:
     engine = Engine(known("Qwen2.5-7B").shape, devices()["H100"], 4)
-    assert engine.token_bytes == engine.over(8).token_bytes == 14 * 1024  # 56 KiB of four heads, one for each
+    assert engine.token_bytes == replace(engine, tp=8).token_bytes == 14 * 1024  # 56 KiB of four heads, one for each
 
 
 def test_what_does_not_fit_has_no_room() -> None:
