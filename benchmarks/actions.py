@@ -15,7 +15,7 @@ from time import thread_time
 from typing import Any
 
 from earl.actions.queue import ActionQueue, Cells, Durations, Rate, ToolCost
-from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
+from earl.actions.scheduler import Action, SpeedCurve, schedule
 from earl.actions.simulator import HOLD, Route, SimulatedCall, simulate
 from earl.benchmarks import actions_real
 
@@ -320,7 +320,8 @@ def _decisions(waiting: int = 3072, repeats: int = 9) -> list[dict[str, float]]:
     queue = [Action(number, "call", {"memory": 1.0}, "cores", rng.choice(kinds)) for number in range(waiting)]
     rows = []
     for free in (1, 16, CORES, HOSTS * CORES):
-        running = [Begun("cores", 4, 0.0, rng.uniform(0, 10)) for _ in range((HOSTS * CORES - free) // 4)]
+        ends = [rng.uniform(0, 10) for _ in range((HOSTS * CORES - free) // 4)]
+        running = [Action(0, "call", {}, "cores", curve, units=(0, 1, 2, 3), ends=at) for at in ends]
         times = []
         for _ in range(repeats):
             began = thread_time()

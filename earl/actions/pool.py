@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from earl.actions.queue import ActionQueue, Cores, Rate, RunningAction, ToolCost
+from earl.actions.queue import ActionQueue, Cores, Rate, ToolCost
+from earl.actions.scheduler import Action
 from earl.config import ToolsConfig
 from earl.trajectory import ToolCall
 
@@ -66,7 +67,7 @@ class ActionPool:
         core. since: monotonic time of its episode's begin, since earlier episodes go first; None: now."""
         asked, clock = time.monotonic(), time.time()
         run = self._wait(tool, cores, since)
-        own = run.place.units if run is not None and run.resource == "cores" else ()
+        own = run.units if run is not None and run.elastic == "cores" else ()
         began, token = time.monotonic(), _granted.set(own)
         admitted = Admitted(tool, clock, began - asked, own)
         try:
@@ -77,10 +78,10 @@ class ActionPool:
             admitted.run_seconds = ended - began
             if run is not None:
                 with self._lock:
-                    self._queue.end(run.action.number, ended)
+                    self._queue.end(run.number, ended)
                     self._begin(ended)
 
-    def _wait(self, tool: str, cores: tuple[int, ...], since: float | None) -> RunningAction | None:
+    def _wait(self, tool: str, cores: tuple[int, ...], since: float | None) -> Action | None:
         with self._lock:
             if tool not in self._costs:
                 self._costs[tool] = self._cost(tool, cores)
@@ -101,7 +102,7 @@ class ActionPool:
 
     def _begin(self, now: float) -> None:
         for run in self._queue.begin(now):
-            self._waiting.pop(run.action.number).set()
+            self._waiting.pop(run.number).set()
 
     def _cost(self, tool: str, cores: tuple[int, ...]) -> ToolCost:
         """The resources of a tool's call; resource "": none."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol
 
-from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
+from earl.actions.scheduler import Action, SpeedCurve, schedule
 from earl.errors import EarlError
 
 EXPECTED_SECONDS = 1.0
@@ -114,21 +114,14 @@ class Rate:
         return left
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The units of an action, and the seconds to prepare them for it."""
-
-    units: tuple[int, ...]
-    ready_seconds: float = 0.0
-
-
 class Places(Protocol):
     """Assigns numbered units of a resource."""
 
-    def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
-        """Assign units for a width, or fewer if that is faster or all that is free; None: not even the least width."""
+    def take(self, tool: str, curve: SpeedCurve, width: int) -> tuple[tuple[int, ...], float] | None:
+        """Assign units for a width, or fewer if that is faster or all that is free, with the seconds to prepare them;
+        None: not even the least width."""
 
-    def give(self, place: Place) -> None:
+    def give(self, units: tuple[int, ...]) -> None:
         """Release the units."""
 
     def later(self, tool: str) -> float:
@@ -141,12 +134,12 @@ class Cores:
     def __init__(self, numbers: Sequence[int]) -> None:
         self._free = sorted(numbers)
 
-    def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
+    def take(self, tool: str, curve: SpeedCurve, width: int) -> tuple[tuple[int, ...], float] | None:
         taken, self._free = self._free[:width], self._free[width:]
-        return Place(tuple(taken))
+        return tuple(taken), 0.0
 
-    def give(self, place: Place) -> None:
-        self._free = sorted([*self._free, *place.units])
+    def give(self, units: tuple[int, ...]) -> None:
+        self._free = sorted([*self._free, *units])
 
     def later(self, tool: str) -> float:
         return 0.0
@@ -165,7 +158,7 @@ class Cells:
         self.resident: list[tuple[str, tuple[int, ...]]] = []  # services with cells, least recently used first
         self._busy = set[int]()
 
-    def take(self, tool: str, curve: SpeedCurve, width: int) -> Place | None:
+    def take(self, tool: str, curve: SpeedCurve, width: int) -> tuple[tuple[int, ...], float] | None:
         ways = [(curve.at(size), False, size) for size in curve.widths]
         ways += [(curve.at(size) + self._load_seconds / size, True, size) for size in curve.widths if size <= width]
         for _, load, size in sorted(ways):
@@ -179,10 +172,10 @@ class Cells:
         kept = [one for one in self.resident[:leaving] if not {*one[1]} & {*cell}] + self.resident[leaving:]
         self.resident = [one for one in kept if one != (tool, cell)] + [(tool, cell)]
         self._busy |= {*cell}
-        return Place(cell, load * self._load_seconds / size)
+        return cell, load * self._load_seconds / size
 
-    def give(self, place: Place) -> None:
-        self._busy -= {*place.units}
+    def give(self, units: tuple[int, ...]) -> None:
+        self._busy -= {*units}
 
     def later(self, tool: str) -> float:
         loaded = any(name == tool and not self._busy & {*cell} for name, cell in self.resident)
@@ -209,14 +202,6 @@ class Cells:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunningAction(Begun):
-    """A running action with its units."""
-
-    action: Action
-    place: Place
-
-
 class ActionQueue:
     """Actions that share resources. capacity: units by resource; rates, places: of resources that have them.
 
@@ -238,7 +223,7 @@ class ActionQueue:
         self.free |= {name: rate.burst for name, rate in self._rates.items()}
         self._places: dict[str, Places] = dict(places or {})
         self.waiting: list[Action] = []  # in order
-        self.running: dict[int, RunningAction] = {}
+        self.running: dict[int, Action] = {}
 
     def add(self, resource: str, units: float) -> None:
         """Add a resource."""
@@ -263,18 +248,18 @@ class ActionQueue:
     def _most(self, name: str) -> float:
         return self._rates[name].burst if name in self._rates else self.capacity.get(name, 0.0)
 
-    def begin(self, now: float) -> list[RunningAction]:
+    def begin(self, now: float) -> list[Action]:
         """The actions that begin now."""
         if not self.waiting:
             return []
         for name, rate in self._rates.items():
             self.free[name] = rate.refilled(self.free[name], now)
         begun, full = [], set[str]()
-        for grant in schedule(self._in_turn(), self.running.values(), self.free, self.capacity, now):
-            if grant.action.elastic not in full:
-                run = self._placed(grant.action, grant.width, now)
-                begun += [run] if run else []
-                full |= set() if run else {grant.action.elastic}
+        for action, width in schedule(self._in_turn(), self.running.values(), self.free, self.capacity, now):
+            if action.elastic not in full and self._placed(action, width, now):
+                begun.append(action)
+            else:
+                full.add(action.elastic)
         return begun
 
     def _in_turn(self) -> list[Action]:
@@ -285,31 +270,31 @@ class ActionQueue:
             return self.waiting
         return sorted(self.waiting, key=lambda one: (one.order[0] + later.get(one.tool, 0.0), one.number))
 
-    def _placed(self, action: Action, width: int, now: float) -> RunningAction | None:
+    def _placed(self, action: Action, width: int, now: float) -> bool:
+        """Whether there are units for an action, which then has them."""
         places = self._places.get(action.elastic)
-        place = places.take(action.tool, action.curve, width) if places else Place(tuple(range(width)))
+        place = places.take(action.tool, action.curve, width) if places else (tuple(range(width)), 0.0)
         if place is None:
-            return None
+            return False
         del self.waiting[bisect_left(self.waiting, action.order, key=attrgetter("order"))]
-        units = len(place.units)
-        run = RunningAction(action.elastic, units, now, now + action.curve.at(units), action, place)
-        self.running[action.number] = run
-        self._change(run, -1)
-        self.durations.begin(action.tool, units, now)
-        return run
+        action.units, action.ready_seconds = place
+        action.began, action.ends = now, now + action.curve.at(len(action.units))
+        self.running[action.number] = action
+        self._change(action, -1)
+        self.durations.begin(action.tool, len(action.units), now)
+        return True
 
-    def end(self, number: int, now: float) -> RunningAction:
+    def end(self, number: int, now: float) -> None:
         """Release the units of an action, and record its duration."""
-        run = self.running.pop(number)
-        if places := self._places.get(run.action.elastic):
-            places.give(run.place)
-        self._change(run, 1)
-        self.durations.end(run.action.tool, run.units, run.began, now)
-        return run
+        action = self.running.pop(number)
+        if places := self._places.get(action.elastic):
+            places.give(action.units)
+        self._change(action, 1)
+        self.durations.end(action.tool, len(action.units), action.began, now)
 
-    def _change(self, run: RunningAction, sign: int) -> None:
-        self.free[run.resource] += sign * run.units
-        for name, units in run.action.needs.items():
+    def _change(self, action: Action, sign: int) -> None:
+        self.free[action.elastic] += sign * len(action.units)
+        for name, units in action.needs.items():
             if sign < 0 or name not in self._rates:  # a quota is consumed, not returned
                 self.free[name] += sign * units
 

@@ -40,9 +40,9 @@ class SpeedCurve:
         return self.seconds[self.widths.index(width)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Action:
-    """A waiting call.
+    """A waiting or running call.
 
     Example:
         Action(7, "tests", {"memory": 2.0}, "cores", SpeedCurve((1, 2), (8.0, 4.4)))
@@ -58,6 +58,13 @@ class Action:
     asked: float = 0.0
     since: float = 0.0
     """When the first call of its trajectory was asked."""
+    units: tuple[int, ...] = ()
+    """Of the elastic resource, once it runs."""
+    ready_seconds: float = 0.0
+    """The time to prepare these units for it."""
+    began: float = 0.0
+    ends: float = 0.0
+    """When it was expected to end."""
 
     @property
     def order(self) -> tuple[float, int]:
@@ -65,37 +72,22 @@ class Action:
         calls go a little later."""
         return self.since + LETS_PASS * self.curve.seconds[-1], self.number
 
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A running action: its units of a resource, when it began, and when it was expected to end."""
-
-    resource: str
-    units: int
-    began: float
-    ends: float
-
     def expected_end(self, now: float) -> float:
         """An action that is overdue is expected to take half as long again, since durations have long tails."""
         return max(self.ends, now + (now - self.began) / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    action: Action
-    width: int
-
-
 def schedule(
     waiting: Collection[Action],
-    running: Collection[Begun],
+    running: Collection[Action],
     free: Mapping[str, float],
     capacity: Mapping[str, float],
     now: float,
-) -> list[Grant]:
-    """The actions that begin now. waiting: in order; free: units of every resource; capacity: of the elastic ones."""
+) -> list[tuple[Action, int]]:
+    """The actions that begin now, with their widths. waiting: in order; free: units of every resource; capacity: of the
+    elastic ones."""
     left, blocked = dict(free), set[str]()
-    grants: list[Grant] = []
+    grants: list[tuple[Action, int]] = []
     widths = _Widths(running, capacity, len(waiting) - 1, now)
     for action in waiting:
         key, needs, curve = action.elastic, action.needs, action.curve
@@ -109,7 +101,7 @@ def schedule(
             if not fits and now - action.asked < curve.at(width):
                 continue
         if fits:
-            grants.append(Grant(action, width))
+            grants.append((action, width))
             left[key] -= width
             for name, units in needs.items():
                 left[name] -= units
@@ -125,7 +117,7 @@ def schedule(
 class _Widths:
     """Finds the width of least cost."""
 
-    running: Collection[Begun]
+    running: Collection[Action]
     capacity: Mapping[str, float]
     waiting: int
     """Number of other waiting actions."""
@@ -150,8 +142,8 @@ class _Widths:
         if lacking <= 0:
             return 0.0
         if key not in self._ends:
-            own = [one for one in self.running if one.resource == key]
-            self._ends[key] = sorted((one.expected_end(self.now), one.units) for one in own)
+            own = [one for one in self.running if one.elastic == key]
+            self._ends[key] = sorted((one.expected_end(self.now), len(one.units)) for one in own)
         for ends, units in self._ends[key]:
             lacking -= units
             if lacking <= 0:

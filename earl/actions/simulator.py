@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
-from earl.actions.queue import ActionQueue, RunningAction
+from earl.actions.queue import ActionQueue
+from earl.actions.scheduler import Action
 
 HOLD = "hold"
 """A tool whose call lasts as long as its trajectory."""
@@ -80,7 +81,7 @@ class _Simulation:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = 0
         self._since: dict[int, float] = {}  # time of a trajectory's first request
-        self._asked: dict[int, tuple[float, Callable[[float, RunningAction], None]]] = {}
+        self._asked: dict[int, tuple[float, Callable[[float, Action], None]]] = {}
         self._touched: dict[int, ActionQueue] = {}
         self._woken: dict[int, float] = {}
         self.played = Played()
@@ -101,7 +102,7 @@ class _Simulation:
         return self._numbers
 
     def _ask(
-        self, queue: ActionQueue, number: int, tool: str, now: float, begun: Callable[[float, RunningAction], None]
+        self, queue: ActionQueue, number: int, tool: str, now: float, begun: Callable[[float, Action], None]
     ) -> None:
         self._numbers += 1
         queue.ask(self._numbers, tool, now, self._since.setdefault(number, now))
@@ -116,7 +117,7 @@ class _Simulation:
             self.played.decision_seconds += perf_counter() - began
             self.played.decisions += 1
             for run in runs:
-                self._asked.pop(run.action.number)[1](now, run)
+                self._asked.pop(run.number)[1](now, run)
             if (wake := queue.wake()) is not None and not now < self._woken.get(key, 0.0) <= wake:
                 self._woken[key] = wake = max(wake, now + 1e-6)
                 self._at(wake, partial(self._touch, queue))
@@ -129,9 +130,9 @@ class _Simulation:
         if holds is None:
             return self._generate(number, 0, now, None)
 
-        def begun(began: float, run: RunningAction) -> None:
+        def begun(began: float, run: Action) -> None:
             def release(ended: float) -> None:
-                holds.end(run.action.number, ended)
+                holds.end(run.number, ended)
                 self._touched[id(holds)] = holds
                 self.played.done.append(Done(HOLD, now, began, ended, 0.0))
 
@@ -152,14 +153,14 @@ class _Simulation:
         call = self._trajectories[number][index]
         queue = self._route(number, call.tool)
 
-        def begun(began: float, run: RunningAction | None) -> None:
-            width = run.units if run else self._held_width
-            seconds = call.on(width) + (run.place.ready_seconds if run else 0.0)
+        def begun(began: float, run: Action | None) -> None:
+            width = len(run.units) if run else self._held_width
+            seconds = call.on(width) + (run.ready_seconds if run else 0.0)
             self._at(began + seconds, lambda ended: over(began, ended, width, run))
 
-        def over(began: float, ended: float, width: int, run: RunningAction | None) -> None:
+        def over(began: float, ended: float, width: int, run: Action | None) -> None:
             if queue is not None and run is not None:
-                queue.end(run.action.number, ended)
+                queue.end(run.number, ended)
                 self._touched[id(queue)] = queue
             self.played.done.append(Done(call.tool, asked, began, ended, width * (ended - began)))
             self._generate(number, index + 1, ended, release)

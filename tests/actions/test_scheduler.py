@@ -6,11 +6,16 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.actions.scheduler import Action, Begun, SpeedCurve, schedule
+from earl.actions.scheduler import Action, SpeedCurve, schedule
 
 
 def amdahl(seconds: float, serial: float, widths: tuple[int, ...]) -> SpeedCurve:
     return SpeedCurve(widths, tuple(seconds * (serial + (1 - serial) / width) for width in widths))
+
+
+def begun_action(cores: int, began: float, ends: float) -> Action:
+    curve = SpeedCurve((cores,), (ends - began,))
+    return Action(0, "tool", {}, "cores", curve, units=(0,) * cores, began=began, ends=ends)
 
 
 CURVES = st.builds(
@@ -32,26 +37,26 @@ def queue(drawn: list[tuple[SpeedCurve, str, bool]]) -> list[Action]:
 def played(actions: list[Action], capacity: dict[str, float]) -> tuple[float, list[int]]:
     """Run a queue that is there at once: the sum of completion times, and the order of beginnings."""
     now, total, begun = 0.0, 0.0, list[int]()
-    running: list[tuple[float, Action, Begun]] = []
+    running: list[Action] = []
     while actions or running:
         free = dict(capacity)
-        for _, action, own in running:
-            free[action.elastic] -= own.units
+        for action in running:
+            free[action.elastic] -= len(action.units)
             for name, units in action.needs.items():
                 free[name] -= units
         assert min(free.values()) >= 0, "capacity is exceeded"
-        grants = schedule(actions, [own for *_, own in running], free, capacity, now)
-        for grant in grants:
-            assert grant.width in grant.action.curve.widths
-            ends = now + grant.action.curve.at(grant.width)
-            running.append((ends, grant.action, Begun(grant.action.elastic, grant.width, now, ends)))
-            begun.append(grant.action.number)
+        granted = schedule(actions, running, free, capacity, now)
+        for action, width in granted:
+            assert width in action.curve.widths
+            action.units, action.began, action.ends = (0,) * width, now, now + action.curve.at(width)
+            running.append(action)
+            begun.append(action.number)
         actions = [one for one in actions if one.number not in {*begun}]
-        if grants:
+        if granted:
             continue
         assert running, "actions wait, and nothing runs"
-        running.sort(key=lambda one: one[0])
-        now = running.pop(0)[0]
+        running.sort(key=lambda one: one.ends)
+        now = running.pop(0).ends
         total += now
     return total, begun
 
@@ -74,11 +79,11 @@ def test_a_second_action_waits_where_width_pays() -> None:
     curve = amdahl(8, 0.0, (1, 2, 4))
     two = [Action(number, "tests", {}, "cores", curve) for number in range(2)]
     cores = {"cores": 4.0}
-    assert [(one.action.number, one.width) for one in schedule(two, [], cores, cores, 0.0)] == [(0, 4)]
+    assert [(one.number, width) for one, width in schedule(two, [], cores, cores, 0.0)] == [(0, 4)]
     # Where half is serial: 5 + 10 s against 6 + 6.
     slow = amdahl(8, 0.5, (1, 2, 4))
     two = [Action(number, "tests", {}, "cores", slow) for number in range(2)]
-    assert [(one.action.number, one.width) for one in schedule(two, [], cores, cores, 0.0)] == [(0, 2), (1, 2)]
+    assert [(one.number, width) for one, width in schedule(two, [], cores, cores, 0.0)] == [(0, 2), (1, 2)]
 
 
 def test_a_large_action_is_not_passed_by_small_ones_after_it() -> None:
@@ -87,7 +92,7 @@ def test_a_large_action_is_not_passed_by_small_ones_after_it() -> None:
     other = Action(2, "look up", {}, "quota", narrow)
     sharing = Action(3, "look up", {"memory": 1.0}, "quota", narrow)
     free = {"cores": 3.0, "quota": 5.0, "memory": 9.0}
-    assert [one.action.number for one in schedule([*waiting, other, sharing], [], free, free, 0.0)] == [2]
+    assert [one.number for one, _ in schedule([*waiting, other, sharing], [], free, free, 0.0)] == [2]
 
 
 def best_of_all(curves: tuple[SpeedCurve, ...], units: int) -> float:
@@ -135,8 +140,8 @@ def test_an_elastic_action_lets_others_pass_for_as_long_as_it_is_to_run() -> Non
     waiting = [Action(0, "tests", {}, "cores", tests, 10.0), Action(1, "command", {}, "cores", command, 10.0)]
 
     def begun(now: float) -> list[int]:
-        running = [Begun("cores", 15, now, now + 0.1)]
-        return [grant.action.number for grant in schedule(waiting, running, {"cores": 2}, {"cores": 17}, now)]
+        running = [begun_action(15, now, now + 0.1)]
+        return [one.number for one, _ in schedule(waiting, running, {"cores": 2}, {"cores": 17}, now)]
 
     assert begun(10.0) == [1]
     assert begun(10.4) == [1]
@@ -150,7 +155,7 @@ def test_actions_are_narrower_the_more_others_they_delay() -> None:
     tests = [Action(number, "tests", {}, "cores", curve) for number in range(8)]
 
     def widths(waiting: list[Action]) -> list[int]:
-        return [grant.width for grant in schedule(waiting, [], {"cores": 8}, {"cores": 8}, 0.0)]
+        return [width for _, width in schedule(waiting, [], {"cores": 8}, {"cores": 8}, 0.0)]
 
     assert (widths(tests[:1]), widths(tests)) == ([8], [4, 4])
 
@@ -161,7 +166,7 @@ def test_those_that_run_make_an_action_narrower_where_hardly_a_unit_is_free() ->
     tests = [Action(0, "tests", {}, "cores", amdahl(8, 0.1, (1, 2, 4, 8)))]
 
     def width(used: int) -> int:
-        running = [Begun("cores", 1, 0.0, 1.0)] * used
-        return schedule(tests, running, {"cores": 64 - used}, {"cores": 64}, 0.0)[0].width
+        running = [begun_action(1, 0.0, 1.0)] * used
+        return schedule(tests, running, {"cores": 64 - used}, {"cores": 64}, 0.0)[0][1]
 
     assert (width(40), width(56)) == (8, 4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.actions.queue import ActionQueue, Cells, Durations, Place, Rate, ToolCost
+from earl.actions.queue import ActionQueue, Cells, Durations, Rate, ToolCost
 from earl.actions.scheduler import SpeedCurve
 from earl.actions.simulator import HOLD, SimulatedCall, simulate
 from earl.benchmarks.actions import CASES, HELD_CORES
@@ -40,11 +40,11 @@ def test_a_service_stays_until_another_needs_its_memory() -> None:
     cells, curve = Cells(2, 2.0), SpeedCurve((2,), (1.0,))
 
     def ready_seconds(tool: str) -> float:
-        place = cells.take(tool, curve, 2)
-        assert place is not None and place.units == (0, 1)
+        units, ready = cells.take(tool, curve, 2)
+        assert units == (0, 1)
         assert cells.take("another", curve, 2) is None
-        cells.give(place)
-        return place.ready_seconds
+        cells.give(units)
+        return ready
 
     assert [ready_seconds(tool) for tool in ("one", "two", "one", "two", "one")] == [1.0, 1.0, 0.0, 0.0, 0.0]
     assert ready_seconds("three") == 1.0  # in place of two, used longer ago
@@ -53,28 +53,27 @@ def test_a_service_stays_until_another_needs_its_memory() -> None:
 
 def test_a_service_is_loaded_where_none_has_to_leave() -> None:
     cells, curve = Cells(4, 2.0), SpeedCurve((1, 2), (1.5, 1.0))
-    places = [cells.take("one", curve, 1), cells.take("two", curve, 1)]
-    assert [place and place.units for place in places] == [(0,), (1,)]
+    taken = [cells.take("one", curve, 1), cells.take("two", curve, 1)]
+    assert taken == [((0,), 2.0), ((1,), 2.0)]
     third = cells.take("three", curve, 2)  # 2 s with what its loading takes, 3.5 s on one device
-    assert third == Place((2, 3), 1.0)
-    for place in (*places, third):
-        assert place is not None
-        cells.give(place)
-    assert cells.take("four", curve, 2) == Place((2, 3), 1.0)
+    assert third == ((2, 3), 1.0)
+    for units, _ in (*taken, third):
+        cells.give(units)
+    assert cells.take("four", curve, 2) == ((2, 3), 1.0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([1, 2, 4, 8]), st.booleans()), max_size=60))
 def test_cells_in_use_are_apart_and_services_fit_the_memory(calls: list[tuple[int, int, bool]]) -> None:
-    cells, held = Cells(11, 1.0), list[Place]()
+    cells, held = Cells(11, 1.0), list[tuple[int, ...]]()
     for tool, width, ends in calls:
         if ends and held:
             cells.give(held.pop(0))
         place = cells.take(f"{tool}", SpeedCurve((1, 2, 4, 8), (8.0, 4.4, 2.6, 1.7)), width)
-        held += [place] if place else []
-        used = [device for place in held for device in place.units]
+        held += [place[0]] if place else []
+        used = [device for units in held for device in units]
         assert len(used) == len({*used}) and {*used} <= {*range(11)}
-        assert all(place.units[0] % len(place.units) == 0 for place in held)
-        assert {place.units for place in held} <= {cell for _, cell in cells.resident}
+        assert all(units[0] % len(units) == 0 for units in held)
+        assert {*held} <= {cell for _, cell in cells.resident}
         for device in range(11):
             assert sum(1 / len(cell) for _, cell in cells.resident if device in cell) <= 1
 
@@ -104,8 +103,8 @@ def test_calls_of_a_trajectory_that_began_earlier_go_first() -> None:
     order = []
     while queue.waiting:
         (run,) = queue.begin(5.0)
-        order.append(run.action.number)
-        queue.end(run.action.number, 6.0)
+        order.append(run.number)
+        queue.end(run.number, 6.0)
     assert order == [2, 1, 3, 0]
 
 
@@ -171,7 +170,7 @@ def test_a_call_whose_service_is_loaded_passes_one_that_would_have_to_be_loaded(
         queue.ask(number, tool, now)
     order = []
     while queue.waiting:
-        queue.end(run.action.number, 6.0)
+        queue.end(run.number, 6.0)
         (run,) = queue.begin(6.0)
-        order.append(run.action.number)
+        order.append(run.number)
     assert order == [2, 1, 3]
