@@ -5,7 +5,7 @@ first call, releases them after its last, and its calls do not wait.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -75,20 +75,26 @@ Route = Callable[[int, str], ActionQueue | None]
 """The queue of a trajectory's calls of a tool, or of `HOLD`; None: they do not wait."""
 
 
+Course = Generator[float | tuple[ActionQueue, str, float], tuple[float, Action | None]]
+"""A trajectory: it yields the time until which it generates or runs, or a queue, a tool and the time of its first call,
+and is resumed then, or when the call begins, with that time and the running call."""
+
+
 class _Simulation:
     def __init__(self, trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int) -> None:
         self._trajectories, self._route, self._held_width = trajectories, route, held_width
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = 0
-        self._since: dict[int, float] = {}  # time of a trajectory's first request
-        self._asked: dict[int, tuple[float, Callable[[float, Action], None]]] = {}
+        self._asked: dict[int, Course] = {}
         self._touched: dict[int, ActionQueue] = {}
         self._woken: dict[int, float] = {}
         self.played = Played()
 
     def run(self) -> Played:
-        for number in range(len(self._trajectories)):
-            self._at(0.0, partial(self._open, number))
+        for number, calls in enumerate(self._trajectories):
+            course = self._course(number, calls)
+            next(course)  # to its first yield, from which it is resumed
+            self._at(0.0, partial(self._resume, course))
         while self._events:
             now, _, event = heapq.heappop(self._events)
             event(now)
@@ -96,18 +102,49 @@ class _Simulation:
                 self._decide(now)
         return self.played
 
-    def _at(self, time: float, event: Callable[[float], None]) -> int:
+    def _course(self, number: int, calls: Sequence[SimulatedCall]) -> Course:
+        now, hold = yield 0.0
+        first, holds = None, self._route(number, HOLD)
+        if holds:
+            first = now
+            now, hold = yield holds, HOLD, first
+        for call in calls:
+            asked, _ = yield now + call.after
+            queue, run, began = self._route(number, call.tool), None, asked
+            if queue:
+                first = asked if first is None else first
+                began, run = yield queue, call.tool, first
+            width = len(run.units) if run else self._held_width
+            now, _ = yield began + (call.on(width) + (run.ready_seconds if run else 0.0))
+            self._end(queue, run, now)
+            self.played.done.append(Done(call.tool, asked, began, now, width * (now - began)))
+        self.played.seconds = max(self.played.seconds, now)
+        if hold:
+            self._end(holds, hold, now)
+            self.played.done.append(Done(HOLD, hold.asked, hold.began, now, 0.0))
+
+    def _resume(self, course: Course, now: float, run: Action | None = None) -> None:
+        try:
+            wanted = course.send((now, run))
+        except StopIteration:
+            return
+        if isinstance(wanted, float):
+            self._at(wanted, partial(self._resume, course))
+        else:
+            queue, tool, first = wanted
+            self._numbers += 1
+            queue.ask(self._numbers, tool, now, first)
+            self._asked[self._numbers] = course
+            self._touched[id(queue)] = queue
+
+    def _end(self, queue: ActionQueue | None, run: Action | None, now: float) -> None:
+        if queue and run:
+            queue.end(run.number, now)
+            self._touched[id(queue)] = queue
+
+    def _at(self, time: float, event: Callable[[float], None]) -> None:
         self._numbers += 1
         heapq.heappush(self._events, (time, self._numbers, event))
-        return self._numbers
-
-    def _ask(
-        self, queue: ActionQueue, number: int, tool: str, now: float, begun: Callable[[float, Action], None]
-    ) -> None:
-        self._numbers += 1
-        queue.ask(self._numbers, tool, now, self._since.setdefault(number, now))
-        self._asked[self._numbers] = now, begun
-        self._touched[id(queue)] = queue
 
     def _decide(self, now: float) -> None:
         touched, self._touched = self._touched, {}
@@ -117,58 +154,13 @@ class _Simulation:
             self.played.decision_seconds += perf_counter() - began
             self.played.decisions += 1
             for run in runs:
-                self._asked.pop(run.number)[1](now, run)
+                self._resume(self._asked.pop(run.number), now, run)
             if (wake := queue.wake()) is not None and not now < self._woken.get(key, 0.0) <= wake:
                 self._woken[key] = wake = max(wake, now + 1e-6)
                 self._at(wake, partial(self._touch, queue))
 
     def _touch(self, queue: ActionQueue, now: float) -> None:
         self._touched[id(queue)] = queue
-
-    def _open(self, number: int, now: float) -> None:
-        holds = self._route(number, HOLD)
-        if holds is None:
-            return self._generate(number, 0, now, None)
-
-        def begun(began: float, run: Action) -> None:
-            def release(ended: float) -> None:
-                holds.end(run.number, ended)
-                self._touched[id(holds)] = holds
-                self.played.done.append(Done(HOLD, now, began, ended, 0.0))
-
-            self._generate(number, 0, began, release)
-
-        return self._ask(holds, number, HOLD, now, begun)
-
-    def _generate(self, number: int, index: int, now: float, release: Callable[[float], None] | None) -> None:
-        if index < len(self._trajectories[number]):
-            after = self._trajectories[number][index].after
-            self._at(now + after, lambda asked: self._call(number, index, asked, release))
-        else:
-            self.played.seconds = max(self.played.seconds, now)
-            if release:
-                release(now)
-
-    def _call(self, number: int, index: int, asked: float, release: Callable[[float], None] | None) -> None:
-        call = self._trajectories[number][index]
-        queue = self._route(number, call.tool)
-
-        def begun(began: float, run: Action | None) -> None:
-            width = len(run.units) if run else self._held_width
-            seconds = call.on(width) + (run.ready_seconds if run else 0.0)
-            self._at(began + seconds, lambda ended: over(began, ended, width, run))
-
-        def over(began: float, ended: float, width: int, run: Action | None) -> None:
-            if queue is not None and run is not None:
-                queue.end(run.number, ended)
-                self._touched[id(queue)] = queue
-            self.played.done.append(Done(call.tool, asked, began, ended, width * (ended - began)))
-            self._generate(number, index + 1, ended, release)
-
-        if queue is None:
-            begun(asked, None)
-        else:
-            self._ask(queue, number, call.tool, asked, begun)
 
 
 def simulate(trajectories: Sequence[Sequence[SimulatedCall]], route: Route, held_width: int = 1) -> Played:
