@@ -78,8 +78,8 @@ class MemoryCase:
     """Tokens at the start of the one row that are not learned from."""
 
     @property
-    def processes(self) -> int:
-        return max(1, self.dp * self.tp * self.cp)
+    def layout(self) -> Layout:
+        return Layout(max(1, self.dp), self.tp, self.cp, self.ep, self.replicas)
 
     @property
     def learned(self) -> int:
@@ -106,7 +106,7 @@ def cases_of(only: str | None, path: Path | None) -> list[MemoryCase]:
         raise EarlError(f"{str(path)!r} is not a JSON list of configurations: {error}; see `case` of a row") from error
     chosen = [case for case in cases if only is None or only in case.name]
     if torch.cuda.is_available():  # sharded cases of one process only; on GPUs the sampler is vLLM
-        chosen = [case for case in chosen if case.dp and case.processes == 1 and case.stage != "sample"]
+        chosen = [case for case in chosen if case.dp and case.layout.size == 1 and case.stage != "sample"]
     if not chosen:
         raise EarlError(f"no configuration's name has {only!r} in it; leave --only out to see all of them")
     return chosen
@@ -134,16 +134,17 @@ def predicted(case: MemoryCase) -> LearnerBytes | SlotBytes:
     if case.stage == "sample":
         longest = case.tokens + case.new_tokens - 1  # the last token of a reply is not fed
         return slot_bytes(shape, Sampling(case.contexts, case.tokens, longest, on_host=host))
-    same = ("tp", "cp", "ep", "replicas", "tokens", "reference", "learned")
     training = Training(
-        **{name: getattr(case, name) for name in same},
-        dp=max(1, case.dp),
+        case.layout,
+        case.tokens,
         float_bytes=2 if case.learner.get("dtype") == "bfloat16" else 4,
         recompute=case.learner.get("recompute", False),
         offload=case.learner.get("offload", False),
         lora_rank=case.learner.get("lora_rank", 0),
+        reference=case.reference,
         whole=not case.dp,
         on_host=host,
+        learned=case.learned,
         accumulated=case.micro_batches > 1,
         ragged=case.rows > 1,
     )
@@ -173,9 +174,9 @@ def row_of(case: MemoryCase) -> dict[str, Any]:
 def _measured(case: MemoryCase) -> list[tuple[int, int]]:
     """What each process of the case occupied, see `occupied`."""
     environment = patch.dict(os.environ, {**GIVE_BACK, "OMP_NUM_THREADS": "1"})
-    with environment, ProcessPoolExecutor(case.processes, get_context("spawn")) as pool:
+    with environment, ProcessPoolExecutor(case.layout.size, get_context("spawn")) as pool:
         try:
-            return list(pool.map(partial(_process, case, free_port()), range(case.processes)))
+            return list(pool.map(partial(_process, case, free_port()), range(case.layout.size)))
         except Exception as error:
             raise RuntimeError(f"a process of the case {case.name!r} ended early: {error}") from error
 
@@ -256,6 +257,5 @@ def _process(case: MemoryCase, port: int, rank: int) -> tuple[int, int]:
     if not case.dp:
         return occupied(case, None)
     device = f"cuda:{rank}" if torch.cuda.is_available() else "cpu"
-    layout = Layout(case.dp, case.tp, case.cp, case.ep, case.replicas)
-    with joined_mesh(rank, layout, "127.0.0.1", port, device) as mesh:
+    with joined_mesh(rank, case.layout, "127.0.0.1", port, device) as mesh:
         return occupied(case, mesh)

@@ -235,7 +235,7 @@ class CostModel:
         most = choice.micro_batch_tokens or self.config.learner.micro_batch_tokens
         return Training.of(
             self.config,
-            **layout.settings,
+            layout,
             tokens=max(load.longest_tokens, min(most, share)),
             float_bytes=FLOAT_BYTES[self.dtype],
             recompute=choice.recompute,
@@ -311,7 +311,7 @@ class CostModel:
         equal micro-batches; experience is one batch."""
         batches = self.config.learner.minibatches if choice.stage == "update" else 1
         way = self.training(choice, load)
-        share = max(load.sequences * load.mean_tokens / batches / way.dp, float(load.longest_tokens))
+        share = max(load.sequences * load.mean_tokens / batches / way.layout.dp, float(load.longest_tokens))
         count = ceil(share / max(way.tokens, choice.micro_batch_tokens or 0))
         own = replace(way, tokens=max(1, round(share / count)))
         replicating = self._replicating_seconds(way) if choice.stage == "update" else 0.0
@@ -330,42 +330,42 @@ class CostModel:
         """An engine's prompt processing, the output layer for every token, and keys and values of other cp ranks."""
         kind = "bf16" if way.float_bytes == 2 else "fp32"
         software = OWN if self.on_host else serving.VLLM
-        engine = serving.Engine(self.shape, self.device, way.tp, serving.Precision(kind), software)
+        engine = serving.Engine(self.shape, self.device, way.layout.tp, serving.Precision(kind), software)
         own = _host_values() if self.on_host else serving.fitted(engine).values
         batch = serving.StepLoad(sequences=0, context=0, prompt_tokens=way.portion, prompt_context=row_tokens / 2)
         speed = engine.precision.flops(self.device) * own["compute"]
-        head = 2 * serving.parts(self.shape).head * way.portion / way.tp / speed
+        head = 2 * serving.parts(self.shape).head * way.portion / way.layout.tp / speed
         computing = (serving.step_seconds(engine, batch, own) + head) / SPEED
         return computing + self._gathering_seconds(way, engine) + self._travelling_seconds(way)
 
     def _gathering_seconds(self, way: Training, engine: serving.Engine) -> float:
-        if way.cp == 1:
+        if way.layout.cp == 1:
             return 0.0
-        others = way.tokens * engine.token_bytes * (way.cp - 1) / way.cp
+        others = way.tokens * engine.token_bytes * (way.layout.cp - 1) / way.layout.cp
         return others / self.link_bandwidth + self.shape.layers * self.values["all_reduce"]
 
     def _travelling_seconds(self, way: Training) -> float:
         """The time of tokens to their experts and back, in a forward pass; every rank gets as many as it sends."""
-        if way.ep == 1:
+        if way.layout.ep == 1:
             return 0.0
-        sent = way.portion / way.tp * self.shape.experts_per_token * self.shape.hidden * way.float_bytes
-        crossing = sent * (way.ep - 1) / way.ep / self.link_bandwidth
+        sent = way.portion / way.layout.tp * self.shape.experts_per_token * self.shape.hidden * way.float_bytes
+        crossing = sent * (way.layout.ep - 1) / way.layout.ep / self.link_bandwidth
         return 2 * self.shape.layers * (crossing + self.values["all_reduce"])
 
     def _fetching_seconds(self, way: Training, copies: float) -> float:
         """Time to fetch remote shards, once per pass: into a host over its link, then to each of its devices."""
-        hosts = ceil(way.layout.shards * way.tp / self.host_devices) if not self.on_host else 1
+        hosts = ceil(way.layout.shards * way.layout.tp / self.host_devices) if not self.on_host else 1
         size = copies * self.shape.parameters * way.float_bytes
         experts = copies * serving.parts(self.shape).experts * way.float_bytes
-        dense = (size - experts) / way.tp * (way.layout.shards - 1) / way.layout.shards
-        inside = dense + experts / way.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards
+        dense = (size - experts) / way.layout.tp * (way.layout.shards - 1) / way.layout.shards
+        inside = dense + experts / way.layout.ep * (way.layout.expert_shards - 1) / way.layout.expert_shards
         return max(inside / self.link_bandwidth, size * (hosts - 1) / hosts / self.network_bandwidth)
 
     def _replicating_seconds(self, way: Training) -> float:
         """The time to sum gradients over the replicas: over the links of hosts, unless one host holds them all."""
-        ranks, host = way.layout.shards * way.tp, self.host_devices
-        own = 2 * (way.replicas - 1) / way.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
-        if self.on_host or ranks * way.replicas <= host:
+        ranks, host = way.layout.shards * way.layout.tp, self.host_devices
+        own = 2 * (way.layout.replicas - 1) / way.layout.replicas * GRADIENT_BYTES * self.shape.parameters / ranks
+        if self.on_host or ranks * way.layout.replicas <= host:
             return own / self.link_bandwidth
         return own * min(host, ranks) / self.network_bandwidth
 

@@ -20,8 +20,7 @@ FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 class Training:
     """Settings of training that determine memory."""
 
-    dp: int
-    tp: int
+    layout: Layout
     tokens: int  # of a micro-batch
     float_bytes: int  # of one number in computation
     recompute: bool
@@ -35,41 +34,34 @@ class Training:
     accumulated: bool = True  # whether a step has several micro-batches, with accumulated gradients
     ragged: bool = True
     """Whether rows of several lengths share a micro-batch: GPUs have a kernel for that, hosts join their attention."""
-    cp: int = 1  # ranks that share the tokens of a micro-batch
-    ep: int = 1  # ranks that share the experts of a mixture
-    replicas: int = 1  # groups of ranks, with all shards each
     moments: int = 2  # numbers of the optimizer's state for each parameter that is trained
     reference_shape: ModelShape | None = None  # of a reference that is no copy of the model
 
     @classmethod
-    def of(cls, config: Config, dp: int, tp: int, **other: Any) -> "Training":
-        """A recipe's, on dp x tp ranks; `other` takes precedence over the recipe."""
+    def of(cls, config: Config, layout: Layout, **other: Any) -> "Training":
+        """A recipe's; `other` takes precedence over the recipe."""
         own, reference = config.learner, config.algorithm.kl > 0
         kept = (own.micro_batch_tokens, FLOAT_BYTES[own.dtype], own.recompute, own.offload, own.lora_rank, reference)
-        return replace(cls(dp, tp, *kept, moments=2 + (own.ema > 0)), **other)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.dp, self.tp, self.cp, self.ep, self.replicas)
+        return replace(cls(layout, *kept, moments=2 + (own.ema > 0)), **other)
 
     @property
     def portion(self) -> int:
         """Tokens of a micro-batch on one rank."""
-        return ceil(self.tokens / self.cp)
+        return ceil(self.tokens / self.layout.cp)
 
 
 def held_bytes(shape: ModelShape, training: Training, number_bytes: int) -> int:
     """The bytes of the parameters on the fullest rank, `number_bytes` for each: FSDP2 shards by whole experts."""
     experts = shape.layers * shape.experts * shape.expert_parameters
     if training.whole:
-        return ceil(number_bytes * shape.parameters / training.tp)
-    devices = training.layout.shards * training.tp
+        return ceil(number_bytes * shape.parameters / training.layout.tp)
+    devices = training.layout.shards * training.layout.tp
     return ceil(number_bytes * (shape.parameters - experts) / devices) + number_bytes * held_experts(shape, training)
 
 
 def held_experts(shape: ModelShape, training: Training) -> int:
     """Parameters of experts on the fullest rank."""
-    own = ceil(ceil(shape.experts / training.ep) / training.layout.expert_shards)
+    own = ceil(ceil(shape.experts / training.layout.ep) / training.layout.expert_shards)
     return shape.layers * own * shape.expert_parameters
 
 
@@ -140,33 +132,34 @@ class Moments:
     """The moments of a rank's stages, from the sizes that they are made of, in bytes."""
 
     def __init__(self, shape: ModelShape, training: Training) -> None:
-        tp, kind, rank, whole = training.tp, training.float_bytes, training.lora_rank, training.whole
+        layout, kind, rank, whole = training.layout, training.float_bytes, training.lora_rank, training.whole
+        tp = layout.tp
         head, tables = ceil(shape.vocab / tp) * shape.hidden, 1 if shape.tied else 2
         self.experts = shape.layers * shape.experts * shape.expert_parameters  # of all layers
         rest = max(0, shape.parameters - tables * shape.vocab * shape.hidden - self.experts)
-        unit, own = ceil(rest / shape.layers / tp), ceil(self.experts / shape.layers / training.ep)
+        unit, own = ceil(rest / shape.layers / tp), ceil(self.experts / shape.layers / layout.ep)
         trained = ceil(adapter_parameters(shape, rank) / shape.layers / tp) if rank else unit
         root_trained = 0 if rank else tables * head
-        learned = training.portion if training.learned is None else ceil(training.learned / training.cp)
+        learned = training.portion if training.learned is None else ceil(training.learned / layout.cp)
         stream = shape.hidden * kind
         self.shape, self.training, self.tokens = shape, training, training.portion
         self.head = 0 if rank else WIDE_BYTES * head  # output layer, in 32 bits
         self.root = 0 if whole else kind * tables * head  # output layer and embeddings, gathered: one unit in FSDP2
-        self.root_sent = Unit.of(0, root_trained, kind, training.layout.shards, training.on_host)
+        self.root_sent = Unit.of(0, root_trained, kind, layout.shards, training.on_host)
         self.unit, self.mixed = Unit(), Unit()  # a layer, and its experts
         if not whole:
             count = unit + (trained if rank else 0)
-            self.unit = Unit.of(count, trained, kind, training.layout.shards, training.on_host)
-            self.mixed = Unit.of(own, 0 if rank else own, kind, training.layout.expert_shards, training.on_host)
+            self.unit = Unit.of(count, trained, kind, layout.shards, training.on_host)
+            self.mixed = Unit.of(own, 0 if rank else own, kind, layout.expert_shards, training.on_host)
         self.last = self.mixed if self.experts else self.unit  # of a layer's forward pass
         gradients = WIDE_BYTES * (shape.layers * trained + root_trained)
         held = 0 if rank else self.experts if whole else held_experts(shape, training)
         # All gradients, as they wait for the step.
-        self.shards = ceil(gradients / (1 if whole else training.layout.shards)) + WIDE_BYTES * held
+        self.shards = ceil(gradients / (1 if whole else layout.shards)) + WIDE_BYTES * held
         ragged = training.ragged and training.on_host
         plain = training.whole and training.on_host and not training.recompute  # see `earl.engine.decoder.suits`
         fused = plain and kind == WIDE_BYTES and shape.head_norms and shape.experts == 1
-        self.layer = layer(shape, tp, kind, ragged, rank > 0, training.cp, training.ep, fused)
+        self.layer = layer(shape, tp, kind, ragged, rank > 0, layout.cp, layout.ep, fused)
         self.states = self.tokens * stream  # one tensor of the stream
         self.learned_states = learned * stream  # the stream where log-probs are wanted
         self.slices = logit_bytes(shape, learned, tp)  # logits of a slice, in two copies
@@ -257,7 +250,7 @@ def forward_bytes(shape: ModelShape, training: Training) -> LearnerBytes:
 
 
 def _fullest(shape: ModelShape, training: Training, moments: list[LearnerBytes]) -> LearnerBytes:
-    devices = training.tp if training.whole else training.layout.shards * training.tp
+    devices = training.layout.tp * (1 if training.whole else training.layout.shards)
     adapters = adapter_parameters(shape, training.lora_rank) if training.lora_rank else 0
     base = held_bytes(shape, training, WIDE_BYTES)
     weights = base + ceil(WIDE_BYTES * adapters / devices)

@@ -97,7 +97,7 @@ def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison
     for every micro-batch, for the forward and the backward pass, and sends gradients once."""
     if way.layout.shards == 1:
         return []
-    numbers = costs.shape.parameters / way.tp * trace.job.micro_batches
+    numbers = costs.shape.parameters / way.layout.tp * trace.job.micro_batches
     gathered, scattered = (
         sum(one.bytes for one in trace.stage("update").exchanges if (one.operation, one.group[:2]) == (operation, "dp"))
         for operation in ("all-gather", "reduce-scatter")
@@ -111,5 +111,5 @@ def _exchanges(costs: CostModel, way: Training, trace: Trace) -> list[Comparison
 def _planned_products(costs: CostModel, way: Training, trace: Trace) -> float:
     """Operations in matrix products, with the passes that the plan counts."""
     own = parts(costs.shape)
-    forward = 2 * (own.dense + own.experts * own.share + own.head) * way.portion / way.tp
+    forward = 2 * (own.dense + own.experts * own.share + own.head) * way.portion / way.layout.tp
     return forward * (1 + BACKWARD + way.recompute) * trace.job.micro_batches

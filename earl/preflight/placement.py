@@ -21,7 +21,7 @@ from earl.formats import size
 from earl.parallel.cost_model import OWN, CostModel, policies_differ
 from earl.parallel.footprint import LearnerBytes, Training, learner_bytes
 from earl.parallel.hardware import GIB, ClusterSpec, of_gpus
-from earl.parallel.layout import check_shared, check_split, learner_layout, splits
+from earl.parallel.layout import Layout, check_shared, check_split, learner_layout, splits
 from earl.parallel.memory import Load, ModelShape, kv_bytes
 from earl.parallel.throughput.step import VLLM
 from earl.placement.costs import current_choice, with_choice
@@ -203,7 +203,7 @@ def _learner_bytes(costs: CostModel, load: Load) -> LearnerBytes:
     if config.placement.kind != "embedded":
         return costs.learner_peak(own, costs.largest(load))
     alone = {"whole": True, "on_host": True, "reference_shape": costs.reference}
-    return learner_bytes(costs.shape, Training.of(config, 1, 1, **alone))
+    return learner_bytes(costs.shape, Training.of(config, Layout(), **alone))
 
 
 def _sampler_bytes(costs: CostModel, load: Load, copies: int) -> dict[str, int]:

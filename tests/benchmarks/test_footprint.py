@@ -47,7 +47,7 @@ def test_experts_and_replicas_take_what_is_predicted_within_a_twentieth(case, mo
 def test_there_are_enough_configurations_of_every_stage():
     assert len(CASES) == len({case.name for case in CASES}) >= 30
     assert {case.stage for case in CASES} == {"update", "forward", "reference", "sample"}
-    assert {case.processes for case in CASES} == {1, 2, 4}
+    assert {case.layout.size for case in CASES} == {1, 2, 4}
     assert all(100 * MIB < predicted(case).peak < 2000 * MIB for case in CASES)
 
 

@@ -141,7 +141,7 @@ def test_experience_of_a_mixture_takes_what_is_planned() -> None:
     config = small("qwen3_moe", hidden_size=256, num_hidden_layers=3, **experts)
     own, tokens = recipe(tokens=4096, dtype="bfloat16", recompute=True), 4096
     found = trace_step(config, own, TraceJob(Layout(8), 1024, tokens))
-    way = Training.of(own, 8, 1, tokens=tokens, ragged=False)
+    way = Training.of(own, Layout(8), tokens=tokens, ragged=False)
     planned = forward_bytes(shape_of(meta_model(config)), way).peak
     assert found.stage("recording").peak_bytes == pytest.approx(planned, rel=0.05)
 
@@ -173,7 +173,7 @@ def against_plan(name: str, layers: int | None, layout: Layout, tokens: int, row
         config.num_hidden_layers, config.layer_types = layers, config.layer_types[:layers]
     found = trace_step(config, recipe(tokens, dtype="bfloat16", recompute=True), TraceJob(layout, rows, tokens))
     shape = shape_of(meta_model(config))
-    way = Training(layout.dp, layout.tp, tokens, 2, True, False, 0, False, cp=layout.cp)
+    way = Training(layout, tokens, 2, True, False, 0, False)
     update, before = learner_bytes(shape, way), forward_bytes(shape, way)
     return (found.stage("update").peak_bytes / update.peak, found.stage("recording").peak_bytes / before.peak)
 

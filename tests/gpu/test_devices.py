@@ -258,7 +258,7 @@ def test_cases_of_memory_on_a_gpu_are_learners_of_one_process(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     chosen = cases_of(None, None)
     assert 0 < len(chosen) < len(CASES)
-    assert all(case.dp and case.processes == 1 and case.stage != "sample" for case in chosen)
+    assert all(case.dp and case.layout.size == 1 and case.stage != "sample" for case in chosen)
 
 
 @gpu

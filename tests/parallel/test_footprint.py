@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from earl.parallel.footprint import Moments, Training, adapter_parameters, forward_bytes, learner_bytes
+from earl.parallel.layout import Layout
 from earl.parallel.memory import KERNEL_BYTES, RESIDUE_BYTES, ModelShape, known
 from earl.recipe import build
 
 QWEN = known("Qwen2.5-72B").shape
 MIXTURE = known("Qwen3-30B-A3B").shape
 SMALL = known("Qwen2.5-0.5B").shape
-SHARDS = Training(1, 1, 2048, 4, recompute=False, offload=False, lora_rank=0, reference=False)
+SHARDS = Training(Layout(), 2048, 4, recompute=False, offload=False, lora_rank=0, reference=False)
 PLAIN = replace(SHARDS, whole=True)
 WORDS = 151_936 * 896
 LAYER = (494_032_768 - WORDS) / 24
@@ -40,7 +41,7 @@ def test_a_whole_model_on_one_device() -> None:
 
 
 def test_a_model_shared_by_128_devices() -> None:
-    training = replace(SHARDS, dp=32, tp=4, float_bytes=2, recompute=True, tokens=16_384, learned=100)
+    training = replace(SHARDS, layout=Layout(32, 4), float_bytes=2, recompute=True, tokens=16_384, learned=100)
     held = learner_bytes(QWEN, training)
     assert held.weights == -(-4 * 72_706_203_648 // 128)
     # A layer of (72,706,203,648 - 2 x 152,064 x 8,192) / 80, embeddings and head, in 16 bits, split over 4. The next
@@ -53,7 +54,7 @@ def test_a_model_shared_by_128_devices() -> None:
 
 
 def test_each_replica_holds_the_whole_model() -> None:
-    whole, replicated = (learner_bytes(QWEN, replace(SHARDS, dp=128, replicas=count)) for count in (1, 4))
+    whole, replicated = (learner_bytes(QWEN, replace(SHARDS, layout=Layout(128, replicas=count))) for count in (1, 4))
     assert replicated.weights == pytest.approx(4 * whole.weights) == pytest.approx(4 * 72_706_203_648 / 32)
     assert replicated.optimizer == pytest.approx(4 * whole.optimizer)
 
@@ -63,24 +64,29 @@ def test_experts_lie_whole_on_the_ranks_that_share_them() -> None:
     # ep group: each has 16 experts of every layer, sharded over 32 / 8 = 4 ranks, so 4 each.
     expert = 3 * 2048 * 768
     dense = 30_532_122_624 - 48 * 128 * expert
-    spread = replace(SHARDS, dp=32, ep=8)
+    spread = replace(SHARDS, layout=Layout(32, ep=8))
     assert learner_bytes(MIXTURE, spread).weights == -(-4 * dense // 32) + 4 * 48 * 4 * expert
     # Over 96 ranks 16 experts lie on 12 ranks: 2 on eight of them, and four have none.
-    assert learner_bytes(MIXTURE, replace(spread, dp=96)).weights == -(-4 * dense // 96) + 4 * 48 * 2 * expert
+    assert (
+        learner_bytes(MIXTURE, replace(spread, layout=Layout(96, ep=8))).weights
+        == -(-4 * dense // 96) + 4 * 48 * 2 * expert
+    )
     # A rank gathers 16 experts of a layer, or all 128.
-    alone, own = (forward_bytes(MIXTURE, replace(spread, ep=ep, tokens=32_768, learned=100)) for ep in (1, 8))
+    alone, own = (
+        forward_bytes(MIXTURE, replace(spread, layout=Layout(32, ep=ep), tokens=32_768, learned=100)) for ep in (1, 8)
+    )
     assert {alone.moment, own.moment} == {"layer"}
     assert alone.gathered - own.gathered == 4 * expert * (128 - 16)
 
 
 def test_few_tokens_and_many_words_are_fullest_in_the_exchange() -> None:
     shape, words = known("Qwen2.5-7B").shape, 152_064 * 3584
-    held = learner_bytes(shape, replace(SHARDS, dp=8, tokens=16, on_host=True))
+    held = learner_bytes(shape, replace(SHARDS, layout=Layout(8), tokens=16, on_host=True))
     assert held.moment == "exchange"
     # Of embeddings and output layer what is sent, gloo's copy of it, and what is received, in 32 bits.
     assert held.buffers == 4 * 2 * words * (2 + 1 / 8)
     # NCCL needs no copy, and then another moment is the fullest.
-    assert learner_bytes(shape, replace(SHARDS, dp=8, tokens=16)).peak < held.peak - words
+    assert learner_bytes(shape, replace(SHARDS, layout=Layout(8), tokens=16)).peak < held.peak - words
 
 
 def test_gradients_of_earlier_micro_batches_count_only_where_there_are_any() -> None:
@@ -106,7 +112,7 @@ def test_a_pass_without_gradients_holds_one_layer() -> None:
 def test_a_running_mean_of_the_weights_is_as_large_as_a_moment() -> None:
     config = build({"env": {"name": "tictactoe"}, "learner": {"ema": 0.99}})
     # 4 bytes for each of the mean and the two moments.
-    assert learner_bytes(SMALL, Training.of(config, 1, 1)).optimizer == 12 * 494_032_768
+    assert learner_bytes(SMALL, Training.of(config, Layout())).optimizer == 12 * 494_032_768
 
 
 def test_adapters_need_no_moments_of_the_rest() -> None:
@@ -138,7 +144,7 @@ def test_16_bits_on_a_host_leave_kernels_behind() -> None:
 
 TINY = ModelShape(3480, 3, 8, 4, 2, 2, 20, 30, 64)
 """3,480 parameters: 2 x 30 x 8 of embeddings and output layer, 3 x 1,000 of layers."""
-HALVES = Training(2, 2, tokens=10, float_bytes=4, recompute=False, offload=False, lora_rank=0, reference=False)
+HALVES = Training(Layout(2, 2), tokens=10, float_bytes=4, recompute=False, offload=False, lora_rank=0, reference=False)
 # Bytes at each moment, where the last layer begins and then the first: gradients, gathered, buffers, activations,
 # logits.
 SHARDED = {
@@ -212,8 +218,8 @@ NARROW = {
             replace(HALVES, recompute=True, on_host=True, ragged=False, accumulated=False),
             TIED,
         ),
-        (TINY, replace(HALVES, tp=1, whole=True, lora_rank=2), ADAPTED),
-        (TINY, replace(HALVES, float_bytes=2, cp=2, learned=4), NARROW),
+        (TINY, replace(HALVES, layout=Layout(2), whole=True, lora_rank=2), ADAPTED),
+        (TINY, replace(HALVES, layout=Layout(2, 2, 2), float_bytes=2, learned=4), NARROW),
     ],
 )
 def test_the_moments_of_an_update(shape, training, expected) -> None:
@@ -233,10 +239,10 @@ def test_the_moments_of_a_pass() -> None:
         ("head", 960, 2000, 320 + 320, 8 * 10 * 15),
     ]
     assert [one.gradients for one in forward(HALVES)] == [0, 0, 0]
-    alone = forward(replace(HALVES, dp=1))
+    alone = forward(replace(HALVES, layout=Layout(1, 2)))
     assert [one.buffers for one in alone] == [0, 0, 0]  # no other rank has what it lacks
     # Half of 10 tokens each, of which 4 are learned from; a layer's keys and values are gathered: 80 + 32 + 16 bytes.
-    halved = forward(replace(HALVES, float_bytes=2, cp=2, learned=4))
+    halved = forward(replace(HALVES, layout=Layout(2, 2, 2), float_bytes=2, learned=4))
     assert [one.activations for one in halved] == [160, 5 * 128, 80 + 32]
 
 
@@ -246,14 +252,14 @@ def forward(training):
 
 def test_shares_of_weights_and_moments_are_rounded_up() -> None:
     shape = replace(TINY, parameters=3481)
-    held = learner_bytes(shape, replace(HALVES, dp=3, tp=1, reference=True))
+    held = learner_bytes(shape, replace(HALVES, layout=Layout(3), reference=True))
     assert (held.weights, held.optimizer, held.reference) == (4642, 9283, 4642)  # 4 x 3,481 / 3 and twice that
-    whole = learner_bytes(shape, replace(HALVES, dp=3, tp=2, whole=True))
+    whole = learner_bytes(shape, replace(HALVES, layout=Layout(3, 2), whole=True))
     assert (whole.weights, whole.optimizer) == (2 * 3481, 4 * 3481)  # split by tensor parallelism alone
     away = forward_bytes(shape, replace(HALVES, offload=True, reference=True))
     assert (away.optimizer, away.reference) == (0, 0)
     # Rank 2 at every linear layer, 840 parameters: they are weights beside the model's, and have moments alone.
-    adapted = learner_bytes(shape, replace(HALVES, dp=1, tp=1, lora_rank=2))
+    adapted = learner_bytes(shape, replace(HALVES, layout=Layout(), lora_rank=2))
     assert (adapted.weights, adapted.optimizer) == (4 * (3481 + 840), 8 * 840)
 
 
@@ -262,10 +268,10 @@ def test_a_recipe_s_training() -> None:
         {"env": {"name": "tictactoe"}, "algorithm": {"kl": 0.1}, "learner": {"dtype": "bfloat16", "lora_rank": 4}}
     )
     own = config.learner
-    made = Training.of(config, 2, 3, learned=7, cp=2)
-    assert (made.dp, made.tp, made.tokens, made.float_bytes) == (2, 3, own.micro_batch_tokens, 2)
+    made = Training.of(config, Layout(2, 3, 2), learned=7)
+    assert (made.layout, made.tokens, made.float_bytes) == (Layout(2, 3, 2), own.micro_batch_tokens, 2)
     assert (made.recompute, made.offload, made.lora_rank, made.reference) == (own.recompute, own.offload, 4, True)
-    assert (made.learned, made.cp, made.layout.shards, made.portion) == (7, 2, 4, -(-own.micro_batch_tokens // 2))
+    assert (made.learned, made.layout.shards, made.portion) == (7, 4, -(-own.micro_batch_tokens // 2))
 
 
 @given(
@@ -279,9 +285,11 @@ def test_a_recipe_s_training() -> None:
     reference=st.booleans(),
 )
 def test_more_devices_never_hold_more(dp, tp, tokens, bits, recompute, offload, rank, reference) -> None:
-    training = Training(dp, tp, tokens, bits, recompute, offload, rank, reference)
+    training = Training(Layout(dp, tp), tokens, bits, recompute, offload, rank, reference)
     held = learner_bytes(QWEN, training)
-    wider, deeper = (learner_bytes(QWEN, replace(training, **more)) for more in ({"dp": 2 * dp}, {"tp": 2 * tp}))
+    wider, deeper = (
+        learner_bytes(QWEN, replace(training, layout=layout)) for layout in (Layout(2 * dp, tp), Layout(dp, 2 * tp))
+    )
     assert deeper.peak <= held.peak
     assert wider.peak - wider.gathered <= held.peak - held.gathered
     assert learner_bytes(QWEN, replace(training, recompute=True)).peak <= held.peak

@@ -60,7 +60,7 @@ def test_keys_and_values_of_other_ranks_are_waited_for():
 
     def gathering(choice, tokens):
         way = replace(costs.training(choice, LOAD), tokens=tokens)
-        return costs._gathering_seconds(way, costs.engine(way.tp))
+        return costs._gathering_seconds(way, costs.engine(way.layout.tp))
 
     # 2 x 3 layers x 4 heads of 8 numbers of 4 bytes, of 100 tokens: 76,800 bytes, half of them from the other rank, at
     # 5e8 bytes per second; and 3 exchanges of 0.3 ms
