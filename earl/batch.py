@@ -1,9 +1,9 @@
-"""Training samples: ragged, packed rows and batches, never padded; splitting them over shards and micro-batches."""
+"""Training samples: ragged, packed rows and batches, never padded; cutting them into micro-batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,17 +99,6 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(np.asarray(lengths, dtype=np.int64))]).astype(np.int64)
 
 
-def deal(lengths: NDArray[np.int64], shares: int) -> list[NDArray[np.int64]]:
-    """Distribute rows over `shares` shards of nearly equal tokens: longest first, each to the lightest shard."""
-    loads = [0] * shares
-    dealt: list[list[int]] = [[] for _ in range(shares)]
-    for row in np.argsort(-lengths, kind="stable"):
-        lightest = loads.index(min(loads))
-        loads[lightest] += int(lengths[row])
-        dealt[lightest].append(int(row))
-    return [np.array(rows, dtype=np.int64) for rows in dealt]
-
-
 def alike(rows: Rows) -> NDArray[np.int64]:
     """The rows in an order in which those that begin with the same tokens follow one another."""
     tokens = [rows.tokens[begin:end].tobytes() for begin, end in pairwise(rows.offsets.tolist())]
@@ -121,13 +110,23 @@ def chunks_by_tokens(
 ) -> list[NDArray[np.int64]]:
     """Cut rows into micro-batches of at most `max_tokens`, by default longest rows first; a longer row gets one of its
     own."""
-    chunks: list[list[int]] = []
-    room = 0
-    for row in np.argsort(-lengths, kind="stable") if order is None else order:
-        length = int(lengths[row])
-        if not chunks or length > room:
-            chunks.append([])
-            room = max_tokens
-        chunks[-1].append(int(row))
-        room -= length
+    order = np.argsort(-lengths, kind="stable") if order is None else order
+    chunks = bundles(order.tolist(), lengths.tolist().__getitem__, max_tokens)
     return [np.array(rows, dtype=np.int64) for rows in chunks]
+
+
+T = TypeVar("T")
+
+
+def bundles(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Cut neighbouring items into bundles of at most this size; a larger item gets one of its own."""
+    bundle: list[T] = []
+    total = 0
+    for item in items:
+        if bundle and total + size(item) > most:
+            yield bundle
+            bundle, total = [], 0
+        bundle.append(item)
+        total += size(item)
+    if bundle:
+        yield bundle

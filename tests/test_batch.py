@@ -1,4 +1,4 @@
-"""Rows, and how they are dealt to processes and cut into micro-batches."""
+"""Rows, and how they are cut into micro-batches."""
 
 from dataclasses import fields
 from itertools import pairwise
@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from earl.batch import Batch, Rows, chunks_by_tokens, deal, distinct, offsets_of, repeats
+from earl.batch import Batch, Rows, bundles, chunks_by_tokens, distinct, offsets_of, repeats
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=40).map(lambda lengths: np.array(lengths, dtype=np.int64))
 
@@ -49,21 +49,6 @@ def test_selecting_no_rows_gives_no_rows():
     part = batch_of([3, 4]).select(np.zeros(0, dtype=np.int64))
     assert (part.num_rows, len(part.tokens)) == (0, 0)
     assert part.offsets.tolist() == [0]
-
-
-@given(LENGTHS, st.integers(1, 6))
-def test_dealing_gives_every_row_to_one_share(lengths, shares):
-    dealt = deal(lengths, shares)
-    assert len(dealt) == shares
-    assert sorted(row for rows in dealt for row in rows.tolist()) == list(range(len(lengths)))
-    assert all(rows.dtype == np.int64 for rows in dealt)
-
-
-@given(LENGTHS.filter(len), st.integers(1, 6))
-def test_shares_differ_by_at_most_one_row_of_tokens(lengths, shares):
-    # The last row put on the heaviest share was put there when that share was the lightest.
-    loads = [int(lengths[rows].sum()) for rows in deal(lengths, shares)]
-    assert max(loads) - min(loads) <= int(lengths.max())
 
 
 @given(LENGTHS, st.integers(1, 500))
@@ -119,13 +104,6 @@ def test_repeated_elements_of_rows():
     assert repeats(np.array([0, 2]), np.array([0, 1, 0])).tolist() == [0, 1]
 
 
-def test_rows_are_dealt_longest_first_each_to_the_lightest():
-    # 9 to the first, 7 to the second, 5 to the second (12), 4 to the first (13), 4 to the second, 1 to the first.
-    dealt = deal(np.array([4, 9, 1, 7, 4, 5]), 2)
-    assert [rows.tolist() for rows in dealt] == [[1, 0, 2], [3, 5, 4]]
-    assert [rows.tolist() for rows in deal(np.array([3]), 3)] == [[0], [], []]
-
-
 def test_micro_batches_are_cut_longest_first():
     # 12 alone, though it is more than 10; 6 and 4 fill one; 4 and 3 leave 3, of which 2 are taken.
     chunks = chunks_by_tokens(np.array([4, 12, 3, 6, 4, 2]), 10)
@@ -133,6 +111,12 @@ def test_micro_batches_are_cut_longest_first():
     assert all(rows.dtype == np.int64 for rows in chunks)
     assert [rows.tolist() for rows in chunks_by_tokens(np.array([5, 5, 5]), 5)] == [[0], [1], [2]]
     assert chunks_by_tokens(np.zeros(0, np.int64), 10) == []
+
+
+def test_neighbours_are_bundled_up_to_a_size():
+    # 5 fills one; 3 and 1 leave 1, less than the 4 that follows; 9 is too large for any.
+    assert [*bundles([5, 3, 1, 4, 9, 2], lambda item: item, 5)] == [[5], [3, 1], [4], [9], [2]]
+    assert [*bundles([], len, 5)] == []
 
 
 def test_marked_tokens_are_counted_by_row():

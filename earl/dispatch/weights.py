@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from earl.batch import bundles
 from earl.dispatch.transports.base import Bytes
 from earl.parallel.layout import Axis, Box, Layout, whole
 
@@ -71,8 +72,8 @@ class WeightPlan:
 
 def plan_weights(weights: Sequence[Weight], layout: Layout, bucket_bytes: int, readers: int = 1) -> WeightPlan:
     """The plan for one reader. Of ranks that hold a part alike, the one that gives least so far gives it."""
-    buckets: list[list[WeightPiece]] = [[]]
-    sent, load = [0] * layout.size, 0
+    pieces: list[WeightPiece] = []
+    sent = [0] * layout.size
     known: dict[Weight, list[tuple[Box, list[int], int]]] = {}
     for number, weight in enumerate(weights):
         kind, number_bytes = replace(weight, name=""), weight.dtype.itemsize
@@ -81,11 +82,8 @@ def plan_weights(weights: Sequence[Weight], layout: Layout, bucket_bytes: int, r
         for box, ranks, reader in known[kind]:
             piece = WeightPiece(number, box, min(ranks, key=sent.__getitem__), box.numbers * number_bytes, reader)
             sent[piece.source] += piece.size
-            if load and load + piece.size > bucket_bytes:
-                buckets.append([])
-                load = 0
-            buckets[-1].append(piece)
-            load += piece.size
+            pieces.append(piece)
+    buckets = bundles(pieces, lambda piece: piece.size, bucket_bytes)
     return WeightPlan(tuple(weights), layout, tuple(map(tuple, buckets)), readers)
 
 

@@ -5,16 +5,15 @@ without a place is whole, so the weights of a Hugging Face folder are read by th
 """
 
 import copy
-import heapq
 import json
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from earl.batch import bundles
+from earl.dispatch.rows import balance
 from earl.documents import Fingerprints, fingerprint
 from earl.errors import EarlError
 from earl.parallel.layout import Box
@@ -43,23 +44,6 @@ class TensorSource(Protocol):
 
     def read(self, name: str, wanted: Box) -> Tensor:
         """A part of a tensor; it may share memory, so copy from it."""
-
-
-T = TypeVar("T")
-
-
-def bundles(items: Iterable[T], size: Callable[[T], int], least: int) -> Iterator[list[T]]:
-    """Neighbouring items that have at least this size together, except for the last ones."""
-    bundle: list[T] = []
-    total = 0
-    for item in items:
-        bundle.append(item)
-        total += size(item)
-        if total >= least:
-            yield bundle
-            bundle, total = [], 0
-    if bundle:
-        yield bundle
 
 
 def check_finite(name: str, tensor: Tensor, cure: str) -> None:
@@ -198,33 +182,19 @@ def weight_files(parts: Mapping[str, TensorPart], ranks: int) -> list[WeightFile
     Example: tensors of 9, 6, 1 and 4 bytes over 2 ranks: 9 + 1 and 6 + 4.
     """
     sizes = {name: prod(part.shape) * part.numbers.dtype.itemsize for name, part in parts.items()}
-    loads, ranked = [(0, rank) for rank in range(ranks)], dict[str, int]()
-    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
-        load, ranked[name] = loads[0]
-        heapq.heapreplace(loads, (load + sizes[name], ranked[name]))
     owned: list[list[str]] = [[] for _ in range(ranks)]
-    for name in sizes:  # in the model's order
-        owned[ranked[name]].append(name)
-    cuts = [(rank, cut) for rank, names in enumerate(owned) for cut in _within_files(names, sizes)]
+    for name, rank in zip(sizes, balance(np.array([*sizes.values()], np.float64), ranks), strict=True):
+        owned[rank].append(name)  # in the model's order
+    cuts = [(rank, cut) for rank, names in enumerate(owned) for cut in bundles(names, sizes.__getitem__, FILE_BYTES)]
     whole = len(cuts) == 1
     return [
-        WeightFile("model.safetensors" if whole else f"model-{number:05}-of-{len(cuts):05}.safetensors", rank, cut)
+        WeightFile(
+            "model.safetensors" if whole else f"model-{number:05}-of-{len(cuts):05}.safetensors",
+            rank,
+            {name: sizes[name] for name in cut},
+        )
         for number, (rank, cut) in enumerate(cuts, 1)
     ]
-
-
-def _within_files(names: Sequence[str], sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Neighbouring tensors that fit into one file."""
-    file: dict[str, int] = {}
-    load = 0
-    for name in names:
-        if file and load + sizes[name] > FILE_BYTES:
-            yield file
-            file, load = {}, 0
-        file[name] = sizes[name]
-        load += sizes[name]
-    if file:
-        yield file
 
 
 def describe(folder: Path, model: Any, files: Sequence[WeightFile]) -> None:

@@ -17,8 +17,9 @@ from torch import Tensor
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
 from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
 from earl.algorithms.registry import algorithm_of
-from earl.batch import Batch, Rows, alike, chunks_by_tokens, deal, distinct, repeats
+from earl.batch import Batch, Rows, alike, chunks_by_tokens, distinct, repeats
 from earl.config import Config, LearnerConfig
+from earl.dispatch.rows import balance
 from earl.documents import Fingerprints
 from earl.engine.heap import give_back
 from earl.engine.model import Policy
@@ -97,11 +98,13 @@ class Chunk(Generic[R]):
 def chunks(rows: R, max_tokens: int, share: int, shares: int) -> list[Chunk[R]]:
     """The micro-batches of one of `shares` processes, of rows that begin alike; equal rows are computed once."""
     first, kind = distinct(rows)
-    own = deal(rows.lengths[first], shares)[share]
+    lengths = rows.lengths[first]
+    order = np.argsort(-lengths, kind="stable")
+    own = order[balance(lengths.astype(np.float64), shares)[order] == share]
     members = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
     cut = []
-    for some in chunks_by_tokens(rows.lengths[first[own]], max_tokens, alike(rows.select(first[own]))):
-        kinds = own[np.sort(some)]  # longest first, as they were dealt
+    for some in chunks_by_tokens(lengths[own], max_tokens, alike(rows.select(first[own]))):
+        kinds = own[np.sort(some)]  # longest first
         numbers = np.concatenate([members[number] for number in kinds])
         copies = np.repeat(np.arange(len(kinds)), [len(members[number]) for number in kinds])
         cut.append(Chunk(rows.select(first[kinds]), rows.select(numbers), copies, numbers))

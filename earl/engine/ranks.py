@@ -8,8 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from earl.batch import bundles
 from earl.config import LearnerConfig
-from earl.engine.checkpoint_tensors import TensorPart, bundles
+from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.lora import adapt, initial_factor, is_factor
 from earl.engine.model import Policy, load, recompute
 from earl.engine.score import Scorer
@@ -17,7 +18,7 @@ from earl.errors import EarlError
 from earl.parallel.layout import Axis, Box, Layout
 
 BUCKET_NUMBERS = 1 << 24
-"""Numbers per message when gradients are summed over processes, approximately."""
+"""The most numbers of a message when gradients are summed over processes; a larger gradient is one of its own."""
 
 
 class Sums(Protocol):
@@ -120,7 +121,7 @@ class Replicas(Ranks):
         return self._peers.add(values)
 
     def finish(self, parameters: Mapping[str, nn.Parameter], sums: Tensor, max_norm: float) -> tuple[float, Tensor]:
-        """Statistics travel with the first gradients; a single process copies none."""
+        """Statistics travel with gradients; a single process copies none."""
         gradients = [gradient_of(parameter) for parameter in parameters.values()]
         if self.shares > 1:
             summed: list[Tensor] = []

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from earl.dispatch.plan import ACROSS, INSIDE, Segments, Volume, _pick, _turns, plan, volume
 from earl.dispatch.rows import Work, balance, columns, even_counts, spread, token_bytes
@@ -177,3 +178,20 @@ def test_rows_dealt_by_work_leave_hardly_any_excess(work, most):
     )
     assert by_work.max() / by_work.mean() - 1 < most
     assert by_count.max() / by_count.mean() - 1 > 0.15
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.integers(1, 6))
+def test_parts_differ_by_at_most_one_row(lengths, parts):
+    # The last row put on the heaviest part was put there when that part was the lightest.
+    work = np.array(lengths, np.float64)
+    dealt = balance(work, parts)
+    assert len(dealt) == len(lengths) and dealt.max() < parts
+    loads = np.bincount(dealt, weights=work, minlength=parts)
+    assert loads.max() - loads.min() <= work.max()
+
+
+def test_rows_are_dealt_longest_first_each_to_the_lightest():
+    # 9 to the first, 7 to the second, 5 to the second (12), 4 to the first (13), 4 to the second, 1 to the first.
+    assert balance(np.array([4.0, 9.0, 1.0, 7.0, 4.0, 5.0]), 2).tolist() == [0, 0, 0, 1, 1, 1]
+    assert balance(np.array([3.0]), 3).tolist() == [0]
+    assert balance(np.zeros(0), 3).tolist() == []

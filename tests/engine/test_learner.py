@@ -15,7 +15,7 @@ from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
 from earl.config import LearnerConfig
 from earl.engine import learner as learning
-from earl.engine.learner import SKIPPED, Learner, Update
+from earl.engine.learner import SKIPPED, Learner, Update, chunks
 from earl.engine.local import LocalSampler
 from earl.engine.model import load
 from earl.engine.ranks import Replicas
@@ -290,6 +290,16 @@ def learned_alone(small, batch):
     given, stats = learned_gradients(learner, batch, algorithm("ppo"), STILL)
     sums = [stats[name] * tokens for name in sorted(set(stats) - {"grad_norm"})]
     return torch.cat([torch.tensor(sums), given])
+
+
+def test_each_row_is_computed_by_one_process(batch):
+    for shares in (1, 2, 5):
+        found = [chunks(batch, 200, share, shares) for share in range(shares)]
+        numbers = [chunk.numbers for own in found for chunk in own]
+        assert sorted(np.concatenate(numbers).tolist()) == [*range(batch.num_rows)]
+        assert all(np.all(np.diff(chunk.kinds.lengths) <= 0) for own in found for chunk in own), "longest first"
+        loads = [sum(len(chunk.kinds.tokens) for chunk in own) for own in found]
+        assert max(loads) - min(loads) <= batch.lengths.max()
 
 
 def test_processes_add_up_to_one(small, batch):

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from earl.batch import bundles
 from earl.config import SamplerConfig
 from earl.dispatch.weights import SentWeights
-from earl.engine.checkpoint_tensors import bundles
 from earl.errors import EarlError, boundary
 from earl.parallel.hardware import GIB
 

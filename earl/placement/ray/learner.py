@@ -20,14 +20,14 @@ from torch import Tensor, distributed
 
 from earl.algorithms.base import Advantages, Algorithm
 from earl.algorithms.loss import KlEstimator
-from earl.batch import Batch
+from earl.batch import Batch, bundles
 from earl.config import Config
 from earl.dispatch.rows import Numbers, Work, empty_shard
 from earl.dispatch.transports.peers import PeerTransport, join
 from earl.dispatch.transports.rendezvous import Rendezvous, join_store, open_store
 from earl.dispatch.weights import SentWeights, WeightManifest
 from earl.documents import Fingerprints
-from earl.engine.checkpoint_tensors import TensorPart, bundles
+from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.learner import Learner, Update
 from earl.engine.local import split_axes
 from earl.engine.sampler import Probe, probe_rows, probe_tokens
@@ -58,7 +58,7 @@ from earl.placement.ray.weight_sync import BucketBarrier, BucketStore, WeightSou
 from earl.recipe import build
 from earl.rollout.pack import Estimates
 
-OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at least this size
+OBJECT_BYTES = 1 << 24  # tensors are collected into objects of at most this size; a larger one gets its own
 Reference = Any  # `ray.ObjectRef`; the type checker does not see Ray
 Piece = tuple[str, Box, tuple[int, ...]]
 """A tensor's name, the box of the part, and the shape of the whole."""
