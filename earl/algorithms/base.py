@@ -78,10 +78,14 @@ class Algorithm(Section):
         """Whether advantages, and the values that a value head estimates, are one for each sampled token."""
         return False
 
-    @abstractmethod
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
         """Advantages of all turns of `groups`, or of their tokens; `values` [K] are the value head's before each, or
-        baselines."""
+        baselines. By default every turn has that of its episode."""
+        return Advantages(per_turn(groups, self.episode_advantages(groups)), np.zeros_like(values))
+
+    def episode_advantages(self, groups: PlayedGroups) -> list[Returns]:
+        """One advantage for each episode, group by group."""
+        raise NotImplementedError(f"{type(self).__name__} has no advantages; define this or `advantages`")
 
     @abstractmethod
     def loss(self, inputs: TokenInputs) -> tuple[Tensor, Stats]:

@@ -1,10 +1,9 @@
 """DAPO: GRPO with a higher upper clip, without flat groups, and with a soft penalty on long episodes."""
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from earl.algorithms.base import Advantages, Returns, per_turn, returns_of
+from earl.algorithms.base import Returns, returns_of
 from earl.algorithms.grpo import GRPO
 from earl.trajectory import GroupOf, Played, PlayedGroups
 
@@ -25,8 +24,8 @@ class DAPO(GRPO):
     overlong_buffer: int = Field(64, ge=1)
     """Tokens before that limit from which the penalty grows."""
 
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
-        return Advantages(per_turn(groups, self.scaled([*map(self._shaped, groups)])), np.zeros_like(values))
+    def episode_advantages(self, groups: PlayedGroups) -> list[Returns]:
+        return self.scaled([*map(self._shaped, groups)])
 
     def _shaped(self, group: GroupOf[Played]) -> Returns:
         returns = returns_of(group)

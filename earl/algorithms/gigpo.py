@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from earl.algorithms.base import Advantages, Returns, per_turn, returns_of
+from earl.algorithms.base import Advantages, Returns, per_turn
 from earl.algorithms.grpo import GRPO
 from earl.algorithms.ppo import estimated_advantages
 from earl.trajectory import EndedEpisode, GroupOf, Played, PlayedGroups
@@ -26,7 +26,7 @@ class GiGPO(GRPO):
     """Discount per turn, within a state."""
 
     def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
-        episodes = per_turn(groups, self.scaled([*map(returns_of, groups)]))
+        episodes = per_turn(groups, self.episode_advantages(groups))
         states = np.concatenate([np.zeros(0), *map(self._within_states, groups)])
         return Advantages((episodes + self.omega * states).astype(np.float32), np.zeros_like(values))
 

@@ -2,10 +2,7 @@
 
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from earl.algorithms.base import Advantages, Returns, normalised, per_turn, returns_of
+from earl.algorithms.base import Returns, normalised, returns_of
 from earl.algorithms.loss import Clipped
 from earl.trajectory import PlayedGroups
 
@@ -23,8 +20,8 @@ class GRPO(Clipped):
     scale: Literal["std", "none", "batch"] = "std"
     """What divides the advantage: the group's deviation, nothing, or the deviation over the whole batch."""
 
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
-        return Advantages(per_turn(groups, self.scaled([*map(returns_of, groups)])), np.zeros_like(values))
+    def episode_advantages(self, groups: PlayedGroups) -> list[Returns]:
+        return self.scaled([*map(returns_of, groups)])
 
     def scaled(self, returns: list[Returns]) -> list[Returns]:
         """The advantages of what was returned, group by group."""

@@ -2,10 +2,7 @@
 
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from earl.algorithms.base import Advantages, normalised, per_turn, returns_of
+from earl.algorithms.base import Returns, normalised, returns_of
 from earl.algorithms.loss import Clipped
 from earl.trajectory import PlayedGroups
 
@@ -17,6 +14,5 @@ class ReinforcePlusPlus(Clipped):
     baseline: Literal["group", "none"] = "group"
     """What is taken off a return before the batch is normalised: the mean of its group, or nothing."""
 
-    def advantages(self, groups: PlayedGroups, values: NDArray[np.float32]) -> Advantages:
-        episodes = [r - r.mean() if self.baseline == "group" else r for r in map(returns_of, groups)]
-        return Advantages(per_turn(groups, normalised(episodes)), np.zeros_like(values))
+    def episode_advantages(self, groups: PlayedGroups) -> list[Returns]:
+        return normalised([r - r.mean() if self.baseline == "group" else r for r in map(returns_of, groups)])
