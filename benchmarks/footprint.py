@@ -202,7 +202,7 @@ def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
     if case.stage == "sample":
         return _sampling(case)
     learner = _learner(case, Shards(mesh) if mesh else Replicas(Peers()))
-    ranks, update = max(1, case.dp), Update(1e-4, entropy=0.01, kl=0.0, minibatches=1, epochs=1, seed=0)
+    ranks, update = max(1, case.dp), Update(1e-4, entropy=0.01, minibatches=1, epochs=1, seed=0)
     lengths = [case.tokens // case.rows - place % 2 for place in range(case.rows)]  # one token shorter every other time
     small, full = batch([64] * ranks, 1), batch(lengths * ranks * case.micro_batches, max(1, case.prompt))
     learner.update(small, algorithm("grpo"), update)  # so that Adam's moments exist

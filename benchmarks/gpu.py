@@ -164,7 +164,7 @@ def update_row(case: MemoryCase, device: torch.device, peak_flops: float | None)
     """Updates of a case on a device. peak_flops: of the device per second, if it is known."""
     model = meta_model(model_config(case.model))
     lengths = [case.tokens // case.rows] * case.rows * case.micro_batches
-    rows, update = batch(lengths, 1), Update(1e-5, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
+    rows, update = batch(lengths, 1), Update(1e-5, entropy=0.0, minibatches=1, epochs=1, seed=0)
     with joined_mesh(0, Layout(), "127.0.0.1", free_port(), str(device)) as mesh:
         settings = LearnerConfig(micro_batch_tokens=case.tokens, **case.learner)
         ranks = Shards(mesh, RandomWeights(model, device))

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
 from earl.benchmarks import processes
-from earl.config import LearnerConfig
+from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, character_tokenizer
@@ -132,7 +132,7 @@ def trained(learner: Learner, updates: range) -> NDArray[np.float64]:
         rows = drawn(number)
         reference = learner.logprobs(rows, reference=True)
         rows.reference[rows.mask] = reference[rows.mask]
-        update = Update(1e-3, entropy=0.01, kl=0.1, minibatches=1, epochs=1, seed=number)
+        update = Update(1e-3, entropy=0.01, minibatches=1, epochs=1, seed=number, config=AlgorithmConfig(kl=0.1))
         stats = learner.update(rows, algorithm("ppo"), update)
         losses.append([stats[name] for name in ("loss", "value_loss", "entropy", "kl_to_reference")])
     return np.array(losses)

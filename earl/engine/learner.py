@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from earl.algorithms.base import Advantages, Algorithm, TokenInputs
-from earl.algorithms.loss import Excess, KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
+from earl.algorithms.loss import KlEstimator, aggregated, corrected, kl_estimate, kl_to_reference
 from earl.algorithms.registry import algorithm_of
 from earl.batch import Batch, Rows, alike, chunks_by_tokens, distinct, repeats
-from earl.config import Config, LearnerConfig
+from earl.config import AlgorithmConfig, Config, LearnerConfig
 from earl.dispatch.rows import balance
 from earl.documents import Fingerprints
 from earl.engine.heap import give_back
@@ -126,15 +126,12 @@ LOSSES = ("loss", "value_loss", "kl_to_reference", "distillation_loss")  # stati
 @dataclass(frozen=True, slots=True)
 class Update:
     learning_rate: float
-    entropy: float
-    kl: float
+    entropy: float  # weight of its bonus in this step
     minibatches: int
     epochs: int
     seed: int  # orders the rows
-    correction: Literal["none", "token", "sequence"] = "none"  # of importance, see `earl.algorithms.loss`
-    correction_cap: float = math.inf
-    kl_estimator: KlEstimator = "k3"
-    correction_excess: Excess = "cap"
+    config: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    """For the KL divergence and the importance correction; by default neither."""
     renews_reference: bool = False  # whether the policy becomes the reference afterwards
     takes_average: bool = False  # whether the weights become their running mean afterwards
     distillation: float = 0.0  # weight of the teacher's labels, see `earl.algorithms.imitation`
@@ -142,9 +139,8 @@ class Update:
     @classmethod
     def of(cls, config: Config, learning_rate: float, entropy: float, seed: int, **more: Any) -> "Update":
         """The update of a step of reinforcement learning, by a recipe."""
-        how, own = config.algorithm, config.learner
-        taken = (how.correction, how.correction_cap, how.kl_estimator, how.correction_excess)
-        return cls(learning_rate, entropy, how.loss_kl, own.minibatches, own.epochs, seed, *taken, **more)
+        how = config.learner
+        return cls(learning_rate, entropy, how.minibatches, how.epochs, seed, config.algorithm, **more)
 
 
 class Learner:
@@ -266,10 +262,11 @@ class Learner:
 
     def _corrected(self, batch: Batch, update: Update, part: RowShare) -> tuple[Batch, dict[str, float]]:
         """The batch with importance correction, and its statistics: means over the trained tokens of all processes."""
-        if update.correction == "none":
+        how = update.config
+        if how.correction == "none":
             return batch, {}
         proximal = self.logprobs(batch, part=part)
-        known, means = corrected(batch, proximal, update.correction, update.correction_cap, update.correction_excess)
+        known, means = corrected(batch, proximal, how.correction, how.correction_cap, how.correction_excess)
         if not part.alone:
             return known, means
         count = int(batch.mask.sum())
@@ -325,10 +322,10 @@ class Learner:
         entropy = scores.entropy.sum()
         stats = {"loss": loss, "entropy": entropy, **stats}
         loss = loss - update.entropy * entropy
-        if update.kl:
-            divergences = kl_to_reference(inputs, update.kl_estimator)
+        if kl := update.config.loss_kl:
+            divergences = kl_to_reference(inputs, update.config.kl_estimator)
             stats["kl_to_reference"] = divergence = _aggregated(divergences, inputs, algorithm, counts)
-            loss = loss + update.kl * divergence
+            loss = loss + kl * divergence
         if update.distillation:
             stats["distillation_loss"] = taught = -scores.labels.sum()
             loss = loss + update.distillation * taught

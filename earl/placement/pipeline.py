@@ -194,7 +194,7 @@ class StepPipeline:
         warm = self.config.warm_start
         rate = ramp(step, warm.steps, warm.learning_rate, warm.final_learning_rate, 0.0, "linear")
         minibatches = warm.minibatches * (step if warm.aggregate else 1)
-        return Update(rate, 0.0, 0.0, minibatches, warm.epochs, self._seed("order", step))
+        return Update(rate, 0.0, minibatches, warm.epochs, self._seed("order", step))
 
     def rollout(self, step: int, pool: OpponentPool = EMPTY) -> PlayedGroups:
         return by_seat(self.players.play(draw(self.config, step, pool)))

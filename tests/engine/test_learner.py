@@ -13,7 +13,7 @@ from earl.algorithms.base import Advantages
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
 from earl.batch import Batch, distinct, offsets_of
-from earl.config import LearnerConfig
+from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine import learner as learning
 from earl.engine.learner import SKIPPED, Learner, Update, chunks
 from earl.engine.local import LocalSampler
@@ -25,8 +25,8 @@ from earl.placement.peers import Peers
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack
 
-STILL = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
-MOVING = Update(learning_rate=1e-3, entropy=0.01, kl=0.02, minibatches=3, epochs=2, seed=4)
+STILL = Update(learning_rate=0.0, entropy=0.0, minibatches=1, epochs=1, seed=0)
+MOVING = Update(learning_rate=1e-3, entropy=0.01, minibatches=3, epochs=2, seed=4, config=AlgorithmConfig(kl=0.02))
 NAMES = ["grpo", "rloo", "reinforce++", "ppo"]
 
 
@@ -109,7 +109,7 @@ def naive_mean_loss(policy, batch, update, clipped):
                 bounded = ratio.clamp(0.8, 1.2) * batch.advantages[at]
                 surrogate = torch.minimum(surrogate, bounded)
             away = batch.reference[at] - row[token]
-            total = total - surrogate + update.kl * (away.exp() - 1 - away)
+            total = total - surrogate + update.config.kl * (away.exp() - 1 - away)
             total = total + update.entropy * (row.exp() * row).sum()
     return total / int(batch.mask.sum())
 
@@ -117,7 +117,7 @@ def naive_mean_loss(policy, batch, update, clipped):
 @pytest.mark.parametrize("name", ["grpo", "rloo"])
 def test_the_gradient_is_that_of_the_naive_mean_loss(small, batch, name):
     policy = small()
-    update = Update(learning_rate=0.0, entropy=0.05, kl=0.1, minibatches=1, epochs=1, seed=0)
+    update = Update(learning_rate=0.0, entropy=0.05, minibatches=1, epochs=1, seed=0, config=AlgorithmConfig(kl=0.1))
     learner = learner_of(policy, micro_batch_tokens=300)
     packed, _ = learned_gradients(learner, batch, algorithm(name), update)
     naive_mean_loss(policy, batch, update, clipped=name == "grpo").backward()
@@ -176,7 +176,7 @@ def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
     rows = pack(play(episodes(policy, 6), LocalSampler(policy)))
     turns = int(rows.turns.max()) + 1
     on_policy = complete(rows, Advantages(np.ones(turns, np.float32), np.zeros(turns, np.float32)), rows.logprobs)
-    update = Update(learning_rate=0.0, entropy=0.0, kl=0.5, minibatches=1, epochs=1, seed=0)
+    update = Update(learning_rate=0.0, entropy=0.0, minibatches=1, epochs=1, seed=0, config=AlgorithmConfig(kl=0.5))
     stats = learner_of(policy).update(on_policy, algorithm("grpo"), update)
     assert stats["ratio"] == pytest.approx(1, abs=1e-5)
     assert stats["loss"] == pytest.approx(-1, abs=1e-5)  # -ratio · advantage, both 1
@@ -189,7 +189,7 @@ def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     ours, theirs = small(), small()
     settings = LearnerConfig(clip_grad_norm=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95)
     learner = Learner(ours, settings, 1.0, Replicas(Peers()), False)
-    update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=1, epochs=2, seed=0)
+    update = Update(learning_rate=1e-2, entropy=0.0, minibatches=1, epochs=2, seed=0)
     stats = learner.update(batch, algorithm("grpo"), update)
     parameters = list(theirs.model.parameters())
     adamw = torch.optim.AdamW(parameters, lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1)
@@ -217,13 +217,13 @@ def test_every_row_is_learned_once_per_epoch(small, batch):
             Counting.seen += len(inputs.logprobs)
             return super().loss(inputs)
 
-    update = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=4, epochs=3, seed=0)
+    update = Update(learning_rate=0.0, entropy=0.0, minibatches=4, epochs=3, seed=0)
     learner_of(small()).update(batch, Counting(), update)
     assert Counting.seen == 3 * batch.mask.sum()
 
 
 def test_more_minibatches_than_rows_are_as_many_as_rows(small, batch):
-    update = Update(learning_rate=1e-3, entropy=0.0, kl=0.0, minibatches=64, epochs=1, seed=0)
+    update = Update(learning_rate=1e-3, entropy=0.0, minibatches=64, epochs=1, seed=0)
     stats = learner_of(small()).update(batch, algorithm("grpo"), update)
     assert np.isfinite(list(stats.values())).all()
 
@@ -239,7 +239,7 @@ def test_a_batch_without_rows_changes_nothing(small, batch):
 def test_the_seed_orders_the_rows(small, batch):
     def trained(seed):
         policy = small()
-        update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=4, epochs=1, seed=seed)
+        update = Update(learning_rate=1e-2, entropy=0.0, minibatches=4, epochs=1, seed=seed)
         learner_of(policy).update(batch, algorithm("grpo"), update)
         return weights(policy)
 

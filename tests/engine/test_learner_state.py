@@ -20,7 +20,7 @@ from earl.placement.peers import Peers
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack
 
-MOVING = Update(learning_rate=1e-3, entropy=0.01, kl=0.0, minibatches=3, epochs=2, seed=4)
+MOVING = Update(learning_rate=1e-3, entropy=0.01, minibatches=3, epochs=2, seed=4)
 
 ONE = replace(MOVING, minibatches=1, epochs=1)
 
@@ -191,7 +191,7 @@ def test_values_begin_at_zero_and_learn_the_returns(small, rows):
     returns = np.where(np.arange(turns) % 2, 0.5, -0.5)
     batch = with_returns(rows, returns)
     assert not learner.values(rows).any()
-    update = Update(learning_rate=1e-2, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
+    update = Update(learning_rate=1e-2, entropy=0.0, minibatches=1, epochs=1, seed=0)
     losses = [learner.update(batch, algorithm("ppo"), update)["value_loss"] for _ in range(60)]
     # At value 0 the mean square error is 0.25.
     assert losses[0] == pytest.approx(0.25)
@@ -206,7 +206,7 @@ def test_the_value_loss_is_the_mean_square_over_turns(small, rows):
     learner = ppo_learner(small())
     turns = int(rows.turns.max()) + 1
     returns = np.linspace(-1, 2, turns)
-    still = Update(learning_rate=0.0, entropy=0.0, kl=0.0, minibatches=1, epochs=1, seed=0)
+    still = Update(learning_rate=0.0, entropy=0.0, minibatches=1, epochs=1, seed=0)
     slopes = []  # as the step sees them; after it there are none
     bias = learner.scorer.value_head.bias
     learner.state.optimizer.register_step_pre_hook(lambda *_: slopes.append(bias.grad.item()))

@@ -7,7 +7,7 @@ import torch
 from earl.algorithms.base import Advantages
 from earl.algorithms.imitation import Imitation
 from earl.algorithms.registry import algorithm
-from earl.config import LearnerConfig
+from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.lora import is_factor
@@ -16,7 +16,7 @@ from earl.placement.peers import Peers
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack
 
-MOVING = Update(learning_rate=1e-2, entropy=0.01, kl=0.1, minibatches=2, epochs=2, seed=4)
+MOVING = Update(learning_rate=1e-2, entropy=0.01, minibatches=2, epochs=2, seed=4, config=AlgorithmConfig(kl=0.1))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from earl.placement.ray.weight_sync import manifest_of
 from earl.trajectory import Prompt
 from tests.gpu.small import SHAPE
 
-UPDATE = Update(1e-3, entropy=0.01, kl=0.0, minibatches=1, epochs=2, seed=0)
+UPDATE = Update(1e-3, entropy=0.01, minibatches=1, epochs=2, seed=0)
 
 
 def losses(learner, rows, name="grpo", update=UPDATE):

@@ -26,7 +26,7 @@ ON_CPU = pytest.param("cpu", marks=[pytest.mark.slow, pytest.mark.exhaustive])  
 
 
 def losses(learner):
-    update = Update(1e-3, entropy=0.01, kl=0.0, minibatches=1, epochs=2, seed=0)
+    update = Update(1e-3, entropy=0.01, minibatches=1, epochs=2, seed=0)
     return [learner.update(batch([40, 33, 17, 26], 4), algorithm("grpo"), update)["loss"] for _ in range(2)]
 
 

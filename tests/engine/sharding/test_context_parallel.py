@@ -12,6 +12,7 @@ from earl.algorithms.registry import algorithm
 from earl.batch import Batch, offsets_of
 from earl.benchmarks.layouts import _alone, _learner, free_port
 from earl.benchmarks.processes import run
+from earl.config import AlgorithmConfig
 from earl.engine.attention import spans
 from earl.engine.learner import Update
 from earl.engine.sampler import NOTHING_CUT, Truncation
@@ -81,7 +82,7 @@ def learned(learner, truncation):
         reference = learner.logprobs(batch, reference=True)
         batch.reference[batch.mask] = reference[batch.mask]
         read = [reference, learner.logprobs(batch), learner.values(batch)]
-        update = Update(1e-3, entropy=0.01, kl=0.1, minibatches=2, epochs=1, seed=seed)
+        update = Update(1e-3, entropy=0.01, minibatches=2, epochs=1, seed=seed, config=AlgorithmConfig(kl=0.1))
         stats = learner.update(batch, algorithm("ppo"), update)
         found.append([*read, np.array([stats[name] for name in sorted(stats)])])
     weights = {name: tensor.numpy().copy() for name, tensor in learner.weights().items()}
