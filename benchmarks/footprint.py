@@ -33,7 +33,7 @@ from earl.engine.heap import GIVE_BACK
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.model import shape_of
-from earl.engine.ranks import Ranks, Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.sharding.expert_parallel import expert_layers
 from earl.engine.sharding.mesh import Mesh, joined_mesh
 from earl.engine.sharding.shards import Shards
@@ -201,7 +201,7 @@ def subject(case: MemoryCase, mesh: Mesh | None) -> Callable[[], object]:
     """Prepare the stage; the returned call runs it. Everything that persists between stages is allocated before."""
     if case.stage == "sample":
         return _sampling(case)
-    learner = _learner(case, Shards(mesh) if mesh else Replicas(Peers()))
+    learner = _learner(case, Shards(mesh) if mesh else Ranks(Peers()))
     ranks, update = max(1, case.dp), Update(1e-4, entropy=0.01, minibatches=1, epochs=1, seed=0)
     lengths = [case.tokens // case.rows - place % 2 for place in range(case.rows)]  # one token shorter every other time
     small, full = batch([64] * ranks, 1), batch(lengths * ranks * case.micro_batches, max(1, case.prompt))

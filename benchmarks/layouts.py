@@ -25,7 +25,7 @@ from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.attention import ATTENTION
 from earl.engine.learner import Learner, Update
 from earl.engine.model import Policy, character_tokenizer
-from earl.engine.ranks import Ranks, Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
 from earl.parallel.layout import Layout
@@ -168,7 +168,7 @@ def policy(model: Mapping[str, Any]) -> Policy:
 
 
 def _alone(variant: Mapping[str, Any]) -> Learner:
-    return _learner(variant, Replicas(Peers()))
+    return _learner(variant, Ranks(Peers()))
 
 
 def _learner(variant: Mapping[str, Any], ranks: Ranks) -> Learner:

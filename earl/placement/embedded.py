@@ -20,7 +20,7 @@ from earl.config import Config
 from earl.engine.learner import make_learner
 from earl.engine.local import LocalSampler
 from earl.engine.model import Policy, load, make, shape_of
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.samplers import make_sampler
 from earl.envs import registry
 from earl.envs.games.env import BoardGameEnv
@@ -158,7 +158,7 @@ def embedded_pipeline(config: Config, peers: Peers, policy: Policy | None = None
     policy = policy or make(config.model, config.run.seed)
     open_pool(part_of(own_cores(), peers.rank, peers.size), config.tools, peers.size)
     fragment = RolloutFragment(config, policy.tokenizer, make_sampler(config, policy))
-    learner = make_learner(config, policy, Replicas(peers))
+    learner = make_learner(config, policy, Ranks(peers))
     world = episode_factory(config, policy.tokenizer)
     return StepPipeline(config, world, shape_of(policy.model), learner, PeerPlayers(fragment, peers))
 

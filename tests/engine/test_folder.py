@@ -11,7 +11,7 @@ from earl.config import LearnerConfig
 from earl.engine import checkpoint_tensors
 from earl.engine.checkpoint_tensors import Stored, TensorPart, weight_files
 from earl.engine.learner import Learner
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.parallel.layout import Box, Layout
 from earl.placement.peers import Peers
 
@@ -84,7 +84,7 @@ def shares(snapshot, parameter):
 
 
 def learner_of(policy):
-    return Learner(policy, LearnerConfig(), 1.0, Replicas(Peers()), values=True)
+    return Learner(policy, LearnerConfig(), 1.0, Ranks(Peers()), values=True)
 
 
 def test_parts_of_a_hugging_face_folder(small, tmp_path):

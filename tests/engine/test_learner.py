@@ -18,7 +18,7 @@ from earl.engine import learner as learning
 from earl.engine.learner import SKIPPED, Learner, Update, chunks
 from earl.engine.local import LocalSampler
 from earl.engine.model import load
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.envs.base import LARGEST_REWARD
 from earl.errors import EarlError
 from earl.placement.peers import Peers
@@ -72,7 +72,7 @@ def learner_of(policy, values=False, **settings):
         policy,
         LearnerConfig(**{"clip_grad_norm": 1e9, **settings}),
         1.0,
-        Replicas(Peers()),
+        Ranks(Peers()),
         values,
     )
 
@@ -188,7 +188,7 @@ def test_on_policy_statistics_are_those_of_a_ratio_of_one(small, episodes):
 def test_the_step_is_adamw_on_the_clipped_gradient(small, batch):
     ours, theirs = small(), small()
     settings = LearnerConfig(clip_grad_norm=0.05, weight_decay=0.1, beta1=0.8, beta2=0.95)
-    learner = Learner(ours, settings, 1.0, Replicas(Peers()), False)
+    learner = Learner(ours, settings, 1.0, Ranks(Peers()), False)
     update = Update(learning_rate=1e-2, entropy=0.0, minibatches=1, epochs=2, seed=0)
     stats = learner.update(batch, algorithm("grpo"), update)
     parameters = list(theirs.model.parameters())
@@ -277,7 +277,7 @@ def sent(small, batch):
     messages = []
     for rank in range(2):
         peers = Recording(rank)
-        learner = Learner(small(), LearnerConfig(), 1.0, Replicas(peers), True)
+        learner = Learner(small(), LearnerConfig(), 1.0, Ranks(peers), True)
         learner.update(batch, algorithm("ppo"), STILL)
         messages.append(peers.sent)
     return messages
@@ -285,7 +285,7 @@ def sent(small, batch):
 
 def learned_alone(small, batch):
     """The same of one process, which sends nothing: sums of the statistics by name, then gradients."""
-    learner = Learner(small(), LearnerConfig(clip_grad_norm=1e9), 1.0, Replicas(Peers()), True)
+    learner = Learner(small(), LearnerConfig(clip_grad_norm=1e9), 1.0, Ranks(Peers()), True)
     tokens = max(1, int(batch.mask.sum()))
     given, stats = learned_gradients(learner, batch, algorithm("ppo"), STILL)
     sums = [stats[name] * tokens for name in sorted(set(stats) - {"grad_norm"})]
@@ -391,7 +391,7 @@ def test_processes_skip_alike_when_one_of_them_meets_what_is_not_finite(small, b
 
     def work(rank):
         peers = Pair(rank, barrier, shared)
-        learner = Learner(policies[rank], LearnerConfig(), 1.0, Replicas(peers), False)
+        learner = Learner(policies[rank], LearnerConfig(), 1.0, Ranks(peers), False)
         found[rank] = learner.update(bad, algorithm("grpo"), MOVING)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in (0, 1)]

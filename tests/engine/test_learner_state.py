@@ -13,7 +13,7 @@ from earl.algorithms.registry import algorithm
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.train_state import STATE
 from earl.errors import EarlError
 from earl.placement.peers import Peers
@@ -37,7 +37,7 @@ def with_returns(rows, returns):
 
 
 def ppo_learner(policy):
-    return Learner(policy, LearnerConfig(), 1.0, Replicas(Peers()), values=True)
+    return Learner(policy, LearnerConfig(), 1.0, Ranks(Peers()), values=True)
 
 
 def tensors_of(folder):
@@ -54,7 +54,7 @@ def test_restoring_continues_to_the_bit(small, rows, name, tmp_path):
     values = name == "ppo"
 
     def learner_of(policy):
-        return Learner(policy, LearnerConfig(), 1.0, Replicas(Peers()), values)
+        return Learner(policy, LearnerConfig(), 1.0, Ranks(Peers()), values)
 
     first = learner_of(small())
     first.update(batch, algorithm(name), MOVING)
@@ -80,7 +80,7 @@ def test_weights_become_their_running_mean_when_asked(small, rows, tmp_path):
         after.append({name: tensor.clone() for name, tensor in plain.weights().items()})
 
     def averaged():
-        return Learner(small(), LearnerConfig(ema=0.3), 1.0, Replicas(Peers()), values=True)
+        return Learner(small(), LearnerConfig(ema=0.3), 1.0, Ranks(Peers()), values=True)
 
     first, second = averaged(), averaged()
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_weights_become_their_running_mean_when_asked(small, rows, tmp_path):
 
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_snapshot_is_of_its_moment_whenever_it_is_written(small, rows, adapted, tmp_path):
-    learner = Learner(small(), LearnerConfig(lora_rank=2 * adapted), 1.0, Replicas(Peers()), values=True)
+    learner = Learner(small(), LearnerConfig(lora_rank=2 * adapted), 1.0, Ranks(Peers()), values=True)
     batch = with_returns(rows, np.ones(int(rows.turns.max()) + 1))
     learner.logprobs(batch, reference=True)
     learner.update(batch, algorithm("ppo"), MOVING)

@@ -11,7 +11,7 @@ from earl.config import AlgorithmConfig, LearnerConfig
 from earl.engine.learner import Learner, Update
 from earl.engine.local import LocalSampler
 from earl.engine.lora import is_factor
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.placement.peers import Peers
 from earl.rollout.drivers import play
 from earl.rollout.pack import complete, pack
@@ -29,7 +29,7 @@ def batch(small, episodes):
 
 
 def adapted(policy):
-    return Learner(policy, LearnerConfig(lora_rank=2), 1.0, Replicas(Peers()), False)
+    return Learner(policy, LearnerConfig(lora_rank=2), 1.0, Ranks(Peers()), False)
 
 
 def test_at_first_nothing_changes(small, batch):
@@ -48,7 +48,7 @@ def test_only_adapters_are_trained_and_the_weights_have_them(small, batch):
     assert trained
     assert all(map(is_factor, trained))
     other.model.load_state_dict(learner.weights())
-    merged = Learner(other, LearnerConfig(), 1.0, Replicas(Peers()), False)
+    merged = Learner(other, LearnerConfig(), 1.0, Ranks(Peers()), False)
     after = learner.logprobs(batch)
     assert np.abs(after - before).max() > 1e-3
     assert np.allclose(merged.logprobs(batch), after, atol=1e-5)

@@ -11,7 +11,7 @@ from earl.benchmarks.layouts import drawn, free_port, trained
 from earl.config import LearnerConfig
 from earl.engine.learner import Learner, make_learner
 from earl.engine.model import make
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.sharding.mesh import joined_mesh
 from earl.errors import EarlError
 from earl.parallel.layout import Layout
@@ -35,7 +35,7 @@ def test_a_model_is_read_from_a_folder_without_being_loaded(mesh, tiny, tmp_path
     weights = learner.weights()
     assert weights.keys() == policy.model.state_dict().keys()
     assert all(torch.equal(weights[name], tensor) for name, tensor in policy.model.state_dict().items())
-    whole = Learner(policy, config.learner, 1.0, Replicas(Peers()), False)
+    whole = Learner(policy, config.learner, 1.0, Ranks(Peers()), False)
     assert np.allclose(learner.logprobs(drawn(0)), whole.logprobs(drawn(0)), atol=1e-5)
 
 
@@ -60,7 +60,7 @@ def test_everything_that_was_moved_away_comes_back(mesh, tiny):
 
 def test_whole_copies_do_not_compute_in_16_bits(small):
     with pytest.raises(EarlError, match="is for a sharded learner"):
-        Replicas(Peers()).place(small(), LearnerConfig(dtype="bfloat16"), values=False)
+        Ranks(Peers()).place(small(), LearnerConfig(dtype="bfloat16"), values=False)
 
 
 OTHER = {"hidden": 48, "layers": 3, "heads": 3, "head_dim": 16, "intermediate": 64}
@@ -73,9 +73,9 @@ def test_another_reference_scores_by_its_own_weights_and_is_in_no_checkpoint(mes
     named = {"kl": 0.1, "reference": str(tmp_path / "other")}
     config = tiny(algorithm=named, learner={"lora_rank": lora_rank})
     rows = drawn(0)
-    expected = Learner(other, LearnerConfig(), 1.0, Replicas(Peers()), False).logprobs(rows)
+    expected = Learner(other, LearnerConfig(), 1.0, Ranks(Peers()), False).logprobs(rows)
     for number, learner in enumerate(
-        [sharded_learner(config, mesh), make_learner(config, make(config.model, 0), Replicas(Peers()))]
+        [sharded_learner(config, mesh), make_learner(config, make(config.model, 0), Ranks(Peers()))]
     ):
         known = learner.complete(rows, advantages_of(rows, False, 0), reference=True).reference
         assert np.allclose(known, expected, atol=1e-5)

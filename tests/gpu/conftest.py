@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from earl.benchmarks.layouts import batch, free_port
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.sharding.mesh import joined_mesh
 from earl.engine.sharding.shards import Shards
 from earl.parallel.layout import Layout
@@ -36,7 +36,7 @@ def sharded(mesh):
 @pytest.fixture
 def plain():
     """Makes the same learner as a whole copy on the CPU, in float32."""
-    return lambda **settings: learner_of(Replicas(Peers()), **settings)
+    return lambda **settings: learner_of(Ranks(Peers()), **settings)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from earl.engine.checkpoint_tensors import TensorPart
 from earl.engine.learner import Learner
 from earl.engine.local import LocalSampler, split_axes
 from earl.engine.model import make, tensors_once
-from earl.engine.ranks import Replicas
+from earl.engine.ranks import Ranks
 from earl.engine.sampler import Probe, StaleWeights
 from earl.engine.sharding.tensor_parallel import split
 from earl.engine.train_state import HeldTensors
@@ -102,7 +102,7 @@ def test_a_process_of_a_split_sampler_is_sent_what_it_needs_in_the_samplers_dtyp
 @pytest.mark.parametrize("lora_rank", [0, 2])
 def test_a_learner_alone_holds_all_of_its_weights_with_adapters_merged(lora_rank):
     settings = LearnerConfig(lora_rank=lora_rank)
-    learner = Learner(make(MODEL, seed=3), settings, 1.0, Replicas(Peers()), False)
+    learner = Learner(make(MODEL, seed=3), settings, 1.0, Ranks(Peers()), False)
     with torch.no_grad():
         for name, parameter in learner.scorer.model.named_parameters():
             if "lora_" in name:
