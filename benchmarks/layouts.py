@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import distributed
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from earl.algorithms.registry import algorithm
@@ -121,7 +122,7 @@ def _rank(
             losses.append(trained(learner, updates))
             if folder:
                 learner.snapshot()(folder / str(updates.stop))
-                mesh.wait()
+                distributed.barrier()
     return losses
 
 

@@ -253,7 +253,7 @@ def groups_of(mesh: Mesh) -> dict[str, str]:
         "all": distributed.group.WORLD,
         "replicas": replicas[0] if replicas else None,
         "dp x cp": shards,
-        "dp": mesh.dp_group,  # where cp is 1, the same as before
+        "dp": mesh.grid.get_group("dp"),  # where cp is 1, the same as before
         "cp": mesh.cp_group,
         "tp": mesh.tp_group,
     }

@@ -163,8 +163,8 @@ def test_a_group_that_was_severed_can_be_joined_again():
     from earl.parallel.layout import Layout
 
     for _ in range(2):
-        with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_port(), "cuda:0") as mesh:
-            mesh.wait()
+        with meshes.joined_mesh(0, Layout(), "127.0.0.1", free_port(), "cuda:0"):
+            distributed.barrier()
             actor_setup.Actor().sever()
             distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 

@@ -28,17 +28,6 @@ class Mesh:
     store: Sealed | None  # kept alive as long as the processes are joined; None: they are not
 
     @property
-    def dp_rank(self) -> int:
-        return self.rank // (self.layout.tp * self.layout.cp)
-
-    @property
-    def tp_rank(self) -> int:
-        return self.rank % self.layout.tp
-
-    def wait(self) -> None:
-        distributed.barrier()
-
-    @property
     def tp_group(self) -> ProcessGroup | None:
         """The processes that split layers with this one; None when tp is 1."""
         return self.grid.get_group("tp") if self.layout.tp > 1 else None
@@ -47,10 +36,6 @@ class Mesh:
     def cp_group(self) -> ProcessGroup | None:
         """The processes that split the tokens of this one's rows; None when cp is 1."""
         return self.grid.get_group("cp") if self.layout.cp > 1 else None
-
-    @property
-    def dp_group(self) -> ProcessGroup:
-        return self.grid.get_group("dp")
 
     def experts(self) -> tuple[DeviceMesh, ProcessGroup]:
         """The processes over which FSDP2 shards the experts of a mixture, and this process's ep group; joined by this

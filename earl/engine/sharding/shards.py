@@ -36,7 +36,7 @@ class Shards(Ranks):
 
     def __init__(self, mesh: Mesh, stored: TensorSource | None = None) -> None:
         self.mesh, self.layout, self._stored = mesh, mesh.layout, stored
-        self.share, self.shares = mesh.dp_rank, mesh.layout.dp
+        self.share, self.shares = mesh.grid.get_local_rank("dp"), mesh.layout.dp
         self.rank = mesh.rank
         self._partial: frozenset[str] = frozenset()
         self._experts: tuple[DeviceMesh, ProcessGroup] | None = None  # None: the model has none, or is not yet made
@@ -75,7 +75,7 @@ class Shards(Ranks):
     def add(self, values: Tensor) -> Tensor:
         """The sum over the data-parallel group; tp and cp groups hold equal values."""
         total = values.to(self.mesh.device)
-        distributed.all_reduce(total, group=self.mesh.dp_group)
+        distributed.all_reduce(total, group=self.mesh.grid.get_group("dp"))
         return total.cpu()
 
     def most(self, count: int) -> int:
@@ -146,9 +146,10 @@ class Shards(Ranks):
             self._experts = self._experts or self.mesh.experts()
             self.axes = spread(model, self._experts[1], group)
         if group is not None:
-            splits = split(model, tp, self.mesh.tp_rank, group)
+            rank = self.mesh.grid.get_local_rank("tp")
+            splits = split(model, tp, rank, group)
             self.axes, self._partial = {**self.axes, **splits.axes}, splits.partial
-            scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, self.mesh.tp_rank)[0])
+            scorer.words = (group, chunk(config.get_text_config().vocab_size, tp, rank)[0])
         scorer.context = self.mesh.cp_group
         if frozen:
             scorer.requires_grad_(False)
