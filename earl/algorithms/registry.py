@@ -71,4 +71,9 @@ def _own(name: str) -> "type[Algorithm]":
     found = plugin("algorithm", name)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise EarlError(f"algorithm {name!r} is no subclass of earl.algorithms.base.Algorithm; make it one")
+    missing = sorted(found.__abstractmethods__)
+    if found.advantages is Algorithm.advantages and found.episode_advantages is Algorithm.episode_advantages:
+        missing.append("episode_advantages or advantages")
+    if missing:
+        raise EarlError(f"algorithm {name!r} does not define {' and '.join(missing)}; add it")
     return found

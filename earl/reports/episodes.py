@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from earl.config import Config
 from earl.envs import registry
 from earl.envs.base import Board

@@ -198,12 +198,16 @@ def test_the_divisor_of_rows_follows_from_the_recipe(history, options, tokens):
 
 
 THEIRS = """
+from earl.algorithms.base import Algorithm
 from earl.algorithms.grpo import GRPO
 
 class Warm(GRPO):
     heat: float = 1.0
 
 class Cold:
+    pass
+
+class Half(Algorithm):
     pass
 """
 
@@ -219,7 +223,7 @@ def own(tmp_path, monkeypatch):
 def test_an_algorithm_by_import_string_is_code_that_the_user_has_to_have_named():
     with pytest.raises(EarlError, match="you never named it yourself"):
         algorithm("their_algorithms:Warm")
-    registry.allow("their_algorithms:Warm", "their_algorithms:Cold")
+    registry.allow(*(f"their_algorithms:{name}" for name in ("Warm", "Cold", "Half")))
     how = algorithm("their_algorithms:Warm", heat=2.0, clip=0.1)
     assert (how.heat, how.bounds) == (2.0, (0.9, 1.1))
     assert pickle.loads(pickle.dumps(how)) == how  # as Ray sends it
@@ -227,6 +231,8 @@ def test_an_algorithm_by_import_string_is_code_that_the_user_has_to_have_named()
         algorithm("their_algorithms:Warm", heta=2.0)
     with pytest.raises(EarlError, match="is no subclass"):
         algorithm("their_algorithms:Cold")
+    with pytest.raises(EarlError, match="does not define loss and episode_advantages or advantages; add it"):
+        algorithm("their_algorithms:Half")
 
 
 def test_an_unknown_algorithm_is_refused_with_the_nearest():

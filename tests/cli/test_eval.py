@@ -73,7 +73,10 @@ def test_a_proof_of_every_line_of_play_is_written(earl, trained: Path, tmp_path:
 
 @pytest.mark.parametrize(
     ("line", "progress"),
-    [(("--opponent", "random", "--episodes", 5), "match 2 of 2, against random"), (("--positions", 5), "judging single moves")],
+    [
+        (("--opponent", "random", "--episodes", 5), "match 2 of 2, against random"),
+        (("--positions", 5), "judging single moves"),
+    ],
 )
 def test_what_it_does_is_told_on_a_terminal(start, trained: Path, line: tuple[object, ...], progress: str) -> None:
     user, program = pty.openpty()
