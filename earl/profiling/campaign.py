@@ -67,7 +67,7 @@ class Expectation:
         if best is None or expected is None or expected <= HOPELESS * best.seconds:
             return ""
         return (
-            f"expected to take {expected:.3g} s (corrected), more than {HOPELESS:.1f} times the "
+            f"expected to take {expected:.3g} s, more than {HOPELESS:.1f} times the "
             f"{best.seconds:.3g} s of {best.point.choice} (measured)"
         )
 
